@@ -1,0 +1,25 @@
+//! Turns graph evaluations and ticks into the raw log.
+//!
+//! Shared by both ways of hooking llama.cpp: the built-in engine and the preload
+//! library hand every call of `ggml_graph_compute` to [`hook::compute`], and the
+//! rest is the same.
+//!
+//! - [`hook`]: around one `ggml_graph_compute`: begin, a tick per node, end;
+//! - [`recorder`]: what begin, tick and end store;
+//! - [`plan`]: a graph as a template and as the pointers its captures are read from;
+//! - [`intern`], [`names`]: numbers for strings, tensors and templates;
+//! - [`gather`]: reading small strided arrays out of tensors.
+//!
+//! A tick takes the time and appends a word; it allocates nothing, takes no lock
+//! and makes no system call. Only a graph that was not seen before costs more.
+
+pub mod gather;
+pub mod hook;
+pub mod intern;
+pub mod names;
+pub mod plan;
+pub mod recorder;
+
+pub use hook::{RawPlan, compute};
+pub use names::Places;
+pub use recorder::{Batch, BatchToken, Recorder};

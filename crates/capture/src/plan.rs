@@ -1,0 +1,362 @@
+//! A graph as a template, and as the places its captures are read from.
+//!
+//! Built when a graph is met for the first time; after that an evaluation of it
+//! only looks the plan up.
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, c_void},
+};
+
+use ggml::{Fusion, Graph, Known, NodeAccess, OpNumbers, Slot, StepNodes, Tensor, check::Api, step_accesses};
+use gguf::types::GgmlType;
+use trace::{
+    region::{IndexOrder, Indexed, Region},
+    template::{
+        AccessDef, CaptureDef, CaptureKind, CaptureTime, Direction, Operand, Step, Template, TensorDef,
+        TensorKind,
+    },
+};
+
+use crate::{
+    gather::{Element, Source, width_for},
+    intern::Interner,
+    names::{LayerHint, Places, layer_hint},
+};
+
+/// What an evaluation of a known graph needs.
+pub struct Plan {
+    /// Number of the template in the log.
+    pub template: u32,
+    pub steps: usize,
+    /// Words of the steps of an evaluation.
+    pub step_words: usize,
+    /// Arrays to read before the first node, in the order of their captures.
+    pub begin: Vec<Source>,
+    /// Position of the token ids and of the positions in `begin`.
+    pub tokens: Option<usize>,
+    pub positions: Option<usize>,
+    /// Arrays to read at ticks, by step.
+    pub at_steps: Vec<(u32, Source)>,
+    /// For each step, whether `at_steps` has something for it: one byte a step is
+    /// all that a tick reads of the plan.
+    pub has_capture: Vec<bool>,
+    /// Accesses of an evaluation, experts counted as if each token chose its own.
+    pub accesses: u64,
+    /// Steps whose op the table does not know.
+    pub unknown_ops: u64,
+}
+
+/// The linked library, and what is known about the model.
+pub struct Knowledge {
+    pub api: Api,
+    pub ops: OpNumbers,
+    pub places: Places,
+    pub fusion: Fusion,
+}
+
+/// `GGML_BACKEND_BUFFER_USAGE_WEIGHTS`.
+const USAGE_WEIGHTS: u32 = 1;
+/// `GGML_TENSOR_FLAG_INPUT`.
+const FLAG_INPUT: i32 = 1;
+
+impl Plan {
+    pub fn build(graph: Graph<'_>, knowledge: &Knowledge, interner: &mut Interner) -> Plan {
+        let nodes: Vec<Tensor> = graph.nodes().collect();
+        let mut builder = Builder {
+            knowledge,
+            interner,
+            buffer_types: HashMap::new(),
+            roots: HashMap::new(),
+            captures: Vec::new(),
+            capture_of: HashMap::new(),
+        };
+        let op_of = |node| knowledge.ops.op_of(node);
+        let stepped =
+            ggml::executed_steps(&nodes, op_of, |tensor| graph.use_count(tensor), knowledge.fusion);
+        let mut layer = None;
+        let mut found: Vec<NodeAccess> = Vec::new();
+        let mut steps = Vec::with_capacity(stepped.len());
+        for (number, &step) in stepped.iter().enumerate() {
+            found.clear();
+            let known = step_accesses(step, &nodes, op_of, &mut found);
+            let result = nodes[step.result()];
+            layer = builder.layer_of(result, &found, layer);
+            builder.capture_special(number as u32, result, layer);
+            let accesses =
+                found.iter().filter_map(|access| builder.access(number as u32, access, layer)).collect();
+            let (node, fused_nodes) = match step {
+                StepNodes::One(node) => (node, 1),
+                StepNodes::RmsNormMul { norm } => (norm, 2),
+            };
+            let op = builder.op_text(step, &nodes);
+            steps.push(Step {
+                node: node as u32,
+                fused_nodes,
+                op,
+                name: builder.interner.name(result.name()),
+                layer,
+                op_is_known: known == Known::Yes,
+                accesses,
+            });
+        }
+        builder.finish(nodes.len() as u32, steps)
+    }
+}
+
+struct Builder<'a, 'g> {
+    knowledge: &'a Knowledge,
+    interner: &'a mut Interner,
+    buffer_types: HashMap<*mut c_void, (u32, u32)>,
+    roots: HashMap<Tensor<'g>, u32>,
+    captures: Vec<(CaptureDef, Source)>,
+    capture_of: HashMap<Tensor<'g>, u32>,
+}
+
+impl<'g> Builder<'_, 'g> {
+    fn op_text(&mut self, step: StepNodes, nodes: &[Tensor<'g>]) -> u32 {
+        match step {
+            StepNodes::RmsNormMul { .. } => self.interner.text(b"RMS_NORM+MUL"),
+            StepNodes::One(node) => {
+                // SAFETY: the number comes from a live node of this library, which
+                // answers with a static string.
+                let name = unsafe { CStr::from_ptr((self.knowledge.api.ggml_op_name)(nodes[node].op())) };
+                self.interner.text(name.to_bytes())
+            }
+        }
+    }
+
+    /// The layer that the node's name tells, else that of a weight or cache it
+    /// touches, else the one before.
+    fn layer_of(&self, node: Tensor<'g>, accesses: &[NodeAccess<'g>], current: Option<u32>) -> Option<u32> {
+        match layer_hint(node.name()) {
+            LayerHint::Layer(layer) => return Some(layer),
+            LayerHint::Outside => return None,
+            LayerHint::Unnamed => {}
+        }
+        let from_tensor = accesses.iter().find_map(|access| match layer_hint(access.tensor.root().name()) {
+            LayerHint::Layer(layer) => Some(layer),
+            _ => None,
+        });
+        from_tensor.or(current)
+    }
+
+    /// Arrays that no region refers to but that readers want: positions, and the
+    /// router's weights.
+    fn capture_special(&mut self, step: u32, node: Tensor<'g>, layer: Option<u32>) {
+        for (_, source) in node.srcs() {
+            if source.name() == b"inp_pos" && is_leaf(source) {
+                self.capture(step, source, CaptureKind::Positions, u64::MAX, None);
+            }
+        }
+        if node.name().starts_with(b"ffn_moe_weighted") {
+            if let Some(weights) = node.src(1).filter(|w| w.ty() == GgmlType::F32.as_u32()) {
+                let ne = weights.extents();
+                // One weight per expert and token: [1, n_used, n_tokens].
+                if ne[0] == 1 && ne[3] == 1 && !self.capture_of.contains_key(&weights) {
+                    self.capture(step, weights, CaptureKind::ExpertWeights, u64::MAX, layer);
+                }
+            }
+        }
+    }
+
+    fn access(&mut self, step: u32, access: &NodeAccess<'g>, layer: Option<u32>) -> Option<AccessDef> {
+        let region = match &access.region {
+            Region::Fixed(strided) if strided.bytes() == 0 => return None,
+            Region::Fixed(strided) => Region::Fixed(strided.clone()),
+            Region::Indexed(indexed) => {
+                let kind = match indexed.order {
+                    IndexOrder::DistinctAscending => CaptureKind::ExpertIds,
+                    IndexOrder::EachInOrder => CaptureKind::Index,
+                };
+                let capture = self.capture(step, indexed.capture, kind, indexed.bound, layer)?;
+                Region::Indexed(Indexed {
+                    capture,
+                    unit: indexed.unit.clone(),
+                    stride: indexed.stride,
+                    bound: indexed.bound,
+                    count: indexed.count,
+                    outer_strides: indexed.outer_strides,
+                    order: indexed.order,
+                })
+            }
+        };
+        Some(AccessDef {
+            tensor: self.tensor(access.tensor.root()),
+            operand: match access.slot {
+                Slot::Src(i) => Operand::Source(i),
+                Slot::Dst => Operand::Destination,
+            },
+            direction: match access.direction {
+                ggml::Direction::Read => Direction::Read,
+                ggml::Direction::Write => Direction::Write,
+            },
+            region,
+        })
+    }
+
+    /// The capture of an index tensor: one per tensor and evaluation, taken when
+    /// it is first used. `None` for an element type that holds no indices.
+    fn capture(
+        &mut self,
+        step: u32,
+        tensor: Tensor<'g>,
+        kind: CaptureKind,
+        bound: u64,
+        layer: Option<u32>,
+    ) -> Option<u32> {
+        if let Some(&number) = self.capture_of.get(&tensor) {
+            let def = &mut self.captures[number as usize].0;
+            // The ids of experts are first used to pick their router weights.
+            if kind == CaptureKind::ExpertIds {
+                def.kind = kind;
+                def.layer = layer;
+            }
+            return Some(number);
+        }
+        let element = match GgmlType::from_u32(tensor.ty())? {
+            GgmlType::I32 => Element::I32,
+            GgmlType::I64 => Element::I64,
+            GgmlType::F32 => Element::F32,
+            _ => return None,
+        };
+        let kind = match tensor.name() {
+            b"inp_tokens" => CaptureKind::Tokens,
+            b"inp_pos" => CaptureKind::Positions,
+            _ => kind,
+        };
+        let (ne, nb) = (tensor.extents(), tensor.nb());
+        // Router weights are [1, n_used, n_tokens]; everything else starts at
+        // dimension 0.
+        let from = usize::from(kind == CaptureKind::ExpertWeights);
+        let count: [u64; 3] = std::array::from_fn(|i| ne[i + from]);
+        let source = Source {
+            data: tensor.data() as *const u8,
+            element,
+            count: count.map(|n| n as usize),
+            strides_bytes: std::array::from_fn(|i| nb[i + from] as usize),
+            bound,
+            width_bytes: if element == Element::F32 { 4 } else { width_for(bound) },
+        };
+        let time = if is_leaf(tensor) { CaptureTime::Begin } else { CaptureTime::Step(step) };
+        let number = self.captures.len() as u32;
+        let width_bytes = source.width_bytes;
+        self.captures.push((CaptureDef { kind, time, count, width_bytes, layer, pair: None }, source));
+        self.capture_of.insert(tensor, number);
+        Some(number)
+    }
+
+    fn tensor(&mut self, root: Tensor<'g>) -> u32 {
+        if let Some(&number) = self.roots.get(&root) {
+            return number;
+        }
+        let (buffer_type, usage) = self.buffer_type(root.buffer());
+        let name = root.name();
+        let place = self.knowledge.places.get(name).copied();
+        let kind = if name.starts_with(b"cache_") {
+            TensorKind::KvCache
+        } else if usage == USAGE_WEIGHTS || place.is_some() {
+            TensorKind::Weight
+        } else if is_leaf(root) {
+            TensorKind::Input
+        } else {
+            TensorKind::Activation
+        };
+        let def = TensorDef {
+            name: self.interner.name(name),
+            kind,
+            ggml_type: root.ty(),
+            ne: root.extents(),
+            size_bytes: root.nbytes(),
+            address: root.data() as u64,
+            buffer_type,
+            place,
+        };
+        let number = self.interner.tensor(def);
+        self.roots.insert(root, number);
+        number
+    }
+
+    /// Number of the buffer type's name, and what the buffer is used for.
+    fn buffer_type(&mut self, buffer: *mut c_void) -> (u32, u32) {
+        if let Some(&known) = self.buffer_types.get(&buffer) {
+            return known;
+        }
+        let api = &self.knowledge.api;
+        let known = if buffer.is_null() {
+            (self.interner.text(b"none"), u32::MAX)
+        } else {
+            // SAFETY: a live buffer of a live tensor; the library answers with a
+            // string that lives as long as the buffer type.
+            let (name, usage) = unsafe {
+                let buft = (api.ggml_backend_buffer_get_type)(buffer);
+                (CStr::from_ptr((api.ggml_backend_buft_name)(buft)), (api.ggml_backend_buffer_get_usage)(buffer))
+            };
+            (self.interner.text(name.to_bytes()), usage)
+        };
+        self.buffer_types.insert(buffer, known);
+        known
+    }
+
+    fn finish(mut self, nodes: u32, steps: Vec<Step>) -> Plan {
+        // A router's weights belong to the experts chosen in the same layer.
+        for i in 0..self.captures.len() {
+            if self.captures[i].0.kind == CaptureKind::ExpertWeights {
+                let (layer, count) = (self.captures[i].0.layer, self.captures[i].0.count);
+                let ids = self.captures.iter().position(|(c, _)| {
+                    c.kind == CaptureKind::ExpertIds && c.layer == layer && c.count == count
+                });
+                self.captures[i].0.pair = ids.map(|n| n as u32);
+            }
+        }
+        let begin: Vec<(CaptureKind, Source)> = self
+            .captures
+            .iter()
+            .filter(|(c, _)| c.time == CaptureTime::Begin)
+            .map(|(c, source)| (c.kind, *source))
+            .collect();
+        let mut at_steps: Vec<(u32, Source)> = self
+            .captures
+            .iter()
+            .filter_map(|(c, source)| match c.time {
+                CaptureTime::Step(step) => Some((step, *source)),
+                CaptureTime::Begin => None,
+            })
+            .collect();
+        at_steps.sort_by_key(|&(step, _)| step);
+        let mut has_capture = vec![false; steps.len()];
+        at_steps.iter().for_each(|&(step, _)| has_capture[step as usize] = true);
+        let unknown_ops = steps.iter().filter(|s| !s.op_is_known).count() as u64;
+        let accesses = steps.iter().flat_map(|s| &s.accesses).map(access_count).sum();
+        let captures = self.captures.into_iter().map(|(def, _)| def).collect();
+        let template = Template { nodes, steps, captures };
+        Plan {
+            steps: template.steps.len(),
+            step_words: template.step_words(),
+            template: self.interner.template(template),
+            tokens: begin.iter().position(|(kind, _)| *kind == CaptureKind::Tokens),
+            positions: begin.iter().position(|(kind, _)| *kind == CaptureKind::Positions),
+            begin: begin.into_iter().map(|(_, source)| source).collect(),
+            at_steps,
+            has_capture,
+            accesses,
+            unknown_ops,
+        }
+    }
+}
+
+/// Filled by the program before the graph is computed.
+fn is_leaf(tensor: Tensor<'_>) -> bool {
+    let root = tensor.root();
+    root.flags() & FLAG_INPUT != 0 || root.srcs().next().is_none()
+}
+
+fn access_count(access: &AccessDef) -> u64 {
+    match &access.region {
+        Region::Fixed(_) => 1,
+        Region::Indexed(indexed) => match indexed.order {
+            IndexOrder::EachInOrder => indexed.count.iter().product(),
+            IndexOrder::DistinctAscending => indexed.count.iter().product::<u64>().min(indexed.bound),
+        },
+    }
+}

@@ -1,0 +1,424 @@
+//! What the begin of an evaluation, each tick and its end store.
+
+use std::{collections::VecDeque, ffi::c_void, sync::Arc};
+
+use ggml::Graph;
+use trace::{
+    append::Appender,
+    clock::now_nanos,
+    format::{EVAL_HEAD_WORDS, EVAL_TAIL_WORDS, Phase, RecordKind, flags},
+    status::StatusPage,
+    template::encode_definitions,
+};
+
+use crate::{
+    gather::{self, Packer, Source},
+    hook::{AbortCallback, StepObserver},
+    intern::Interner,
+    plan::{Knowledge, Plan},
+};
+
+/// Graphs whose plans are kept. llama.cpp keeps one; a server with several
+/// contexts, or prompt and decode in turn, a few.
+const PLANS_KEPT: usize = 16;
+
+/// A token that is about to be evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchToken {
+    pub token: i32,
+    pub position: i32,
+    pub sequence: u32,
+}
+
+/// What the program knows about the evaluations that follow and the graph does
+/// not show. A batch may be computed in several evaluations.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub phase: Phase,
+    pub tokens: VecDeque<BatchToken>,
+}
+
+/// Counts since the start, for progress and summaries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub evaluations: u64,
+    pub steps: u64,
+    /// Experts are counted per token that chose them; the log has the exact sets.
+    pub accesses: u64,
+    pub templates: u64,
+    pub unknown_ops: u64,
+    pub tick_mismatches: u64,
+    pub bad_indices: u64,
+}
+
+/// Records the evaluations of one thread into one stream.
+pub struct Recorder {
+    appender: Appender,
+    status: Arc<StatusPage>,
+    // What a tick touches, together.
+    step: usize,
+    steps: usize,
+    has_capture: *const bool,
+    next_capture: usize,
+    flags: u32,
+    extra_ticks: u32,
+    pub(crate) chained: (AbortCallback, *mut c_void),
+    observer: Option<(StepObserver, *mut c_void)>,
+    // What begin and end touch.
+    evaluations: u64,
+    current: usize,
+    body_words: usize,
+    plans: Vec<KnownPlan>,
+    next_victim: usize,
+    knowledge: Arc<Knowledge>,
+    interner: Interner,
+    batch: Batch,
+    scratch: Vec<i64>,
+    begin_words: Vec<u64>,
+    counts: Counts,
+    timing: Option<Timing>,
+}
+
+struct KnownPlan {
+    key: GraphKey,
+    plan: Plan,
+}
+
+/// Tells graphs apart: by ggml's own number where it gives one, otherwise by a
+/// fingerprint of everything that a plan depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GraphKey {
+    Uid(u64),
+    Fingerprint(u64),
+}
+
+#[derive(Default)]
+struct Timing {
+    cycles: u64,
+}
+
+impl Recorder {
+    pub fn new(appender: Appender, status: Arc<StatusPage>, knowledge: Arc<Knowledge>) -> Recorder {
+        Recorder {
+            appender,
+            status,
+            step: 0,
+            steps: 0,
+            has_capture: std::ptr::null(),
+            next_capture: 0,
+            flags: 0,
+            extra_ticks: 0,
+            chained: (None, std::ptr::null_mut()),
+            observer: None,
+            evaluations: 0,
+            current: 0,
+            body_words: 0,
+            plans: Vec::with_capacity(PLANS_KEPT),
+            next_victim: 0,
+            knowledge,
+            interner: Interner::default(),
+            batch: Batch { phase: Phase::Unknown, tokens: VecDeque::new() },
+            scratch: Vec::with_capacity(4096),
+            begin_words: Vec::with_capacity(4096),
+            counts: Counts::default(),
+            timing: None,
+        }
+    }
+
+    /// Says what the next evaluations compute.
+    pub fn announce(&mut self, batch: Batch) {
+        self.batch = batch;
+    }
+
+    /// Notes what a token stands for; it is written before the next evaluation.
+    pub fn name_token(&mut self, id: u32, text: &[u8]) {
+        self.interner.token(id, text);
+    }
+
+    /// Calls `observer(data, step)` at each tick.
+    ///
+    /// # Safety
+    /// `observer` may be called with `data` from then on, on the thread that
+    /// computes.
+    pub unsafe fn observe(&mut self, observer: StepObserver, data: *mut c_void) {
+        self.observer = Some((observer, data));
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Gives the appender back, to close the stream.
+    pub fn into_appender(self) -> Appender {
+        self.appender
+    }
+
+    /// Writes the head of an evaluation's record. `false` when it cannot be
+    /// recorded: it is counted as lost, and nothing else must be called.
+    ///
+    /// # Safety
+    /// `graph` is live and its inputs are filled.
+    pub unsafe fn begin(&mut self, graph: Graph<'_>, threads: i32) -> bool {
+        let number = self.evaluations;
+        self.evaluations += 1;
+        self.current = self.find_plan(graph);
+        // SAFETY: the plan was made from this graph, whose inputs are filled.
+        unsafe { self.read_inputs() };
+        let plan = &self.plans[self.current].plan;
+        self.body_words = EVAL_HEAD_WORDS + self.begin_words.len() + plan.step_words + EVAL_TAIL_WORDS;
+        if !self.write_definitions() || !self.appender.begin(RecordKind::Evaluation, self.body_words) {
+            let plan = &self.plans[self.current].plan;
+            self.status.count_lost(plan.steps as u64, plan.accesses);
+            return false;
+        }
+        let plan = &self.plans[self.current].plan;
+        let threads = u64::from(u16::try_from(threads).unwrap_or(0));
+        self.appender.put(number);
+        self.appender.put(u64::from(plan.template) | (self.batch.phase as u64) << 32 | threads << 48);
+        self.appender.put(0);
+        // Read as late as possible: what we did so far is not the program's time.
+        self.appender.put(now_nanos());
+        self.appender.put(self.begin_words.len() as u64);
+        for &word in &self.begin_words {
+            self.appender.put(word);
+        }
+        self.step = 0;
+        self.steps = plan.steps;
+        self.has_capture = plan.has_capture.as_ptr();
+        self.next_capture = 0;
+        self.extra_ticks = 0;
+        true
+    }
+
+    /// A node was executed.
+    ///
+    /// # Safety
+    /// Between `begin` and `end`, on thread 0 of the graph that began.
+    #[inline]
+    pub unsafe fn tick(&mut self) {
+        let now = now_nanos();
+        let step = self.step;
+        if let Some((observer, data)) = self.observer {
+            // SAFETY: promised to `observe`.
+            unsafe { observer(data, step) };
+        }
+        if step >= self.steps {
+            self.extra_ticks += 1;
+            return;
+        }
+        self.step = step + 1;
+        self.appender.put(now);
+        // SAFETY: step < steps, the length of the array of the current plan.
+        if unsafe { *self.has_capture.add(step) } {
+            // SAFETY: the step's inputs are complete and no later node has begun.
+            unsafe { self.capture_at(step) };
+        }
+    }
+
+    /// Completes the record.
+    pub fn end(&mut self, aborted: bool) {
+        let end = now_nanos();
+        let complete = self.step == self.steps && self.extra_ticks == 0;
+        if aborted {
+            self.flags |= flags::ABORTED;
+        } else if !complete {
+            self.flags |= flags::TICK_MISMATCH;
+            self.counts.tick_mismatches += 1;
+            self.status.count_tick_mismatch();
+        }
+        while self.appender.body_words_left() > EVAL_TAIL_WORDS {
+            self.appender.put(0);
+        }
+        let ticks = self.step as u64 + u64::from(self.extra_ticks);
+        self.appender.put(end);
+        self.appender.put(ticks & 0xffff_ffff | u64::from(self.flags) << 32);
+        self.appender.commit();
+        self.appender.count_bytes(self.body_words);
+        self.status.count_committed();
+        let plan = &self.plans[self.current].plan;
+        self.counts.evaluations += 1;
+        self.counts.steps += self.step as u64;
+        self.counts.accesses += plan.accesses;
+        self.counts.unknown_ops += plan.unknown_ops;
+    }
+
+    #[cold]
+    unsafe fn capture_at(&mut self, step: usize) {
+        let plan = &self.plans[self.current].plan;
+        while let Some((_, source)) = plan.at_steps.get(self.next_capture).filter(|(s, _)| *s as usize == step) {
+            self.next_capture += 1;
+            let mut bad = 0;
+            let appender = &mut self.appender;
+            let mut packer = Packer::new(source.width_bytes, |word| appender.put(word));
+            // SAFETY: inputs of the step are complete (contract of `tick`).
+            unsafe {
+                source.for_each(|value| {
+                    bad += u64::from(!gather::in_bounds(value, source.bound));
+                    packer.push(value);
+                });
+            }
+            packer.finish();
+            if bad > 0 {
+                self.flags |= flags::BAD_INDEX;
+                self.counts.bad_indices += bad;
+            }
+        }
+    }
+
+    /// Fills `begin_words`: the inputs that the graph was fed, then the sequence
+    /// of each token.
+    unsafe fn read_inputs(&mut self) {
+        self.begin_words.clear();
+        self.flags = 0;
+        let plan = &self.plans[self.current].plan;
+        let mut tokens = Vec::new();
+        let mut positions = Vec::new();
+        for (index, source) in plan.begin.iter().enumerate() {
+            self.scratch.clear();
+            let mut bad = 0;
+            let scratch = &mut self.scratch;
+            // SAFETY: an input of a live graph, filled by the program before.
+            unsafe {
+                source.for_each(|value| {
+                    bad += u64::from(!gather::in_bounds(value, source.bound));
+                    scratch.push(value);
+                });
+            }
+            if bad > 0 && is_index(source) {
+                self.flags |= flags::BAD_INDEX;
+                self.counts.bad_indices += bad;
+            }
+            gather::encode(&self.scratch, &mut self.begin_words);
+            // Only a batch that is to be matched needs copies.
+            if !self.batch.tokens.is_empty() {
+                if plan.tokens == Some(index) {
+                    tokens.extend_from_slice(&self.scratch);
+                } else if plan.positions == Some(index) {
+                    positions.extend_from_slice(&self.scratch);
+                }
+            }
+        }
+        self.scratch.clear();
+        for (i, &token) in tokens.iter().enumerate() {
+            // Evaluations take the batch's tokens in order; a batch that llama.cpp
+            // regrouped by sequence is searched.
+            let found = self.batch.tokens.iter().position(|t| {
+                i64::from(t.token) == token && positions.get(i).is_none_or(|&p| p == i64::from(t.position))
+            });
+            let Some(found) = found.and_then(|at| self.batch.tokens.remove(at)) else { break };
+            self.scratch.push(i64::from(found.sequence));
+        }
+        if self.scratch.len() != tokens.len() {
+            self.scratch.clear();
+        }
+        gather::encode(&self.scratch, &mut self.begin_words);
+    }
+
+    fn find_plan(&mut self, graph: Graph<'_>) -> usize {
+        let key = match graph.uid() {
+            0 => GraphKey::Fingerprint(fingerprint(graph)),
+            uid => GraphKey::Uid(uid),
+        };
+        if let Some(index) = self.plans.iter().position(|known| known.key == key) {
+            return index;
+        }
+        let plan = Plan::build(graph, &self.knowledge, &mut self.interner);
+        self.counts.templates = self.counts.templates.max(u64::from(plan.template) + 1);
+        let known = KnownPlan { key, plan };
+        if self.plans.len() < PLANS_KEPT {
+            self.plans.push(known);
+            return self.plans.len() - 1;
+        }
+        let index = self.next_victim;
+        self.next_victim = (index + 1) % PLANS_KEPT;
+        self.plans[index] = known;
+        index
+    }
+
+    /// `false` when they could not be written; they stay pending.
+    fn write_definitions(&mut self) -> bool {
+        if self.interner.pending().is_empty() {
+            return true;
+        }
+        let bytes = encode_definitions(self.interner.pending());
+        let words = 1 + bytes.len().div_ceil(8);
+        if !self.appender.begin(RecordKind::Definitions, words) {
+            return false;
+        }
+        self.appender.put(bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.appender.put(u64::from_le_bytes(word));
+        }
+        self.appender.commit();
+        self.appender.count_bytes(words);
+        self.interner.written();
+        true
+    }
+}
+
+/// Measuring what recording itself costs (`bench overhead`).
+impl Recorder {
+    /// From now on every call into the recorder is timed.
+    pub fn time_itself(&mut self) {
+        self.timing = Some(Timing::default());
+    }
+
+    pub(crate) fn is_timed(&self) -> bool {
+        self.timing.is_some()
+    }
+
+    #[inline]
+    pub(crate) fn self_timer(&self) -> u64 {
+        if self.timing.is_some() { cycles() } else { 0 }
+    }
+
+    #[inline]
+    pub(crate) fn add_self_time(&mut self, started: u64) {
+        if let Some(timing) = &mut self.timing {
+            timing.cycles += cycles().wrapping_sub(started);
+        }
+    }
+
+    /// Cycles (see [`cycles`]) spent inside the recorder since the last call.
+    pub fn take_self_cycles(&mut self) -> u64 {
+        self.timing.as_mut().map_or(0, |timing| std::mem::take(&mut timing.cycles))
+    }
+}
+
+/// A cheap counter of constant rate: the time-stamp counter, or nanoseconds
+/// where there is none.
+#[inline]
+pub fn cycles() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction.
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    now_nanos()
+}
+
+fn is_index(source: &Source) -> bool {
+    source.bound != u64::MAX
+}
+
+/// Of everything that a plan depends on: the identity, shape, place and sources
+/// of each node. Pointers alone do not suffice, graph memory is recycled.
+fn fingerprint(graph: Graph<'_>) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    let mut add = |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    for node in graph.nodes() {
+        add(node.as_ptr() as u64);
+        add(node.data() as u64);
+        add(u64::from(node.op()));
+        node.extents().into_iter().for_each(&mut add);
+        for (_, source) in node.srcs() {
+            add(source.as_ptr() as u64);
+            add(source.data() as u64);
+            source.extents().into_iter().for_each(&mut add);
+        }
+    }
+    hash
+}

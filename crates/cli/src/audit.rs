@@ -1,0 +1,167 @@
+//! `tensorscope audit`: proves the record against the MMU.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use comfy_table::{Table, presets};
+use engine::{
+    audit::{Findings, Grain, compare, touch},
+    model::Repack,
+};
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use crate::{engine_args::EngineArgs, progress};
+
+/// Prove the record complete: hold it against the pages that the MMU saw touched
+///
+/// All pages of the weights are made inaccessible before each graph evaluation (with
+/// --per-node before each node); a fault handler marks each page on its first touch.
+/// The trace of the same run is then read back and compared, page by page.
+///
+/// Exit code 0 when recall is 100 % and precision at least 99.9 %, 1 otherwise.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope audit -m model.gguf -p 'Once upon a time' -n 8
+  tensorscope audit -m moe.gguf -p 'To be' -n 4 --per-node      # node by node, one thread
+  tensorscope audit -m model.gguf -f prompt.txt -n 2 --flash-attn off --json")]
+pub struct Args {
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    /// Compare node by node instead of evaluation by evaluation (uses one thread)
+    #[arg(long)]
+    per_node: bool,
+
+    /// Print every discrepancy, not only the first 20
+    #[arg(long)]
+    all: bool,
+
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+const PRECISION_BAR: f64 = 0.999;
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let texts = args.engine.texts()?;
+    let mut prepared = args.engine.prepare(texts, Repack::Off)?;
+    let grain = if args.per_node { Grain::Node } else { Grain::Evaluation };
+    if args.per_node {
+        prepared.context.threads = 1;
+    }
+    let scratch = tempfile::tempdir().context("cannot make a temporary directory for the log")?;
+    let bar = progress::bar(prepared.generate.tokens as u64, "auditing", "tokens");
+    let touched = touch(
+        &prepared.model,
+        prepared.context,
+        &prepared.generate,
+        grain,
+        scratch.path(),
+        &mut |tokens| bar.set_position(tokens as u64),
+    )?;
+    bar.finish_and_clear();
+    let spinner = ProgressBar::new_spinner().with_message("comparing");
+    let findings = compare(&prepared.model.gguf, scratch.path(), &touched)?;
+    spinner.finish_and_clear();
+    let passed = findings.total.recall() == 1.0
+        && findings.total.precision() >= PRECISION_BAR
+        && findings.flawed_evaluations == 0
+        && findings.total.touched > 0;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&as_json(&findings, passed))?);
+    } else {
+        print(&findings, args.all);
+        println!("{}", verdict(&findings, passed));
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn print(findings: &Findings, all: bool) {
+    for (title, rows) in [("op", &findings.by_op), ("tensor", &findings.by_tensor)] {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header([title, "pages claimed", "pages touched", "recall %", "precision %"]);
+        // Tensors that agree fully are many and say nothing.
+        let listed = rows.iter().filter(|(_, t)| title == "op" || t.both != t.claimed || t.both != t.touched);
+        let mut any = false;
+        for (name, tally) in listed {
+            any = true;
+            table.add_row([
+                name.clone(),
+                tally.claimed.to_string(),
+                tally.touched.to_string(),
+                percent(tally.recall()),
+                percent(tally.precision()),
+            ]);
+        }
+        if any {
+            println!("{table}\n");
+        }
+    }
+    let shown = if all { findings.discrepancies.len() } else { 20 };
+    for d in findings.discrepancies.iter().take(shown) {
+        let step = d.step.map_or(String::new(), |s| format!(" step {s}"));
+        let what = if d.claimed_by.is_empty() { "touched, not claimed" } else { "claimed, not touched" };
+        println!(
+            "evaluation {}{step}: file {} offset {}: {what}: {} {}",
+            d.evaluation,
+            d.file,
+            d.file_offset,
+            d.tensors.join(", "),
+            d.claimed_by.join(", ")
+        );
+    }
+    if findings.discrepancies.len() > shown {
+        println!("… and {} more (--all prints them)", findings.discrepancies.len() - shown);
+    }
+}
+
+/// Never rounds up to 100: a single missed page must show.
+fn percent(share: f64) -> String {
+    let text = format!("{:.3}", share * 100.0);
+    if share < 1.0 && text == "100.000" { "99.999".into() } else { text }
+}
+
+fn verdict(findings: &Findings, passed: bool) -> String {
+    format!(
+        "audit {}: recall {} %, precision {} % of {} pages in {} evaluations{}",
+        if passed { "passed" } else { "FAILED" },
+        percent(findings.total.recall()),
+        percent(findings.total.precision()),
+        findings.total.touched,
+        findings.evaluations,
+        match findings.flawed_evaluations {
+            0 => String::new(),
+            n => format!("; {n} evaluations lost or flawed"),
+        }
+    )
+}
+
+fn as_json(findings: &Findings, passed: bool) -> serde_json::Value {
+    let tallies = |rows: &std::collections::BTreeMap<String, engine::audit::compare::Tally>| {
+        rows.iter()
+            .map(|(name, t)| {
+                json!({"name": name, "claimed_pages": t.claimed, "touched_pages": t.touched,
+                       "recall": t.recall(), "precision": t.precision()})
+            })
+            .collect::<Vec<_>>()
+    };
+    json!({
+        "passed": passed,
+        "recall": findings.total.recall(),
+        "precision": findings.total.precision(),
+        "claimed_pages": findings.total.claimed,
+        "touched_pages": findings.total.touched,
+        "evaluations": findings.evaluations,
+        "flawed_evaluations": findings.flawed_evaluations,
+        "by_op": tallies(&findings.by_op),
+        "by_tensor": tallies(&findings.by_tensor),
+        "discrepancies": findings.discrepancies.iter().map(|d| json!({
+            "evaluation": d.evaluation, "step": d.step, "file": d.file, "file_offset": d.file_offset,
+            "tensors": d.tensors, "claimed_by": d.claimed_by,
+        })).collect::<Vec<_>>(),
+    })
+}

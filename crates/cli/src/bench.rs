@@ -1,0 +1,157 @@
+//! `tensorscope bench`: measurements that compare things within one run.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use comfy_table::{Table, presets};
+use engine::{
+    context::ContextProps,
+    model::{Model, Repack},
+    overhead::{Mode, Overhead, measure},
+};
+use serde_json::{Map, Value, json};
+
+use crate::progress;
+
+/// Measure, as ratios within one run
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    Overhead(OverheadArgs),
+}
+
+/// What recording costs: no hooks, no hooks again (the noise), recording, and the naive way
+///
+/// Token-interleaved within one process: each round computes one token in every mode, in
+/// rotating order. A slow-down is the median over rounds of a mode's time over that
+/// without hooks in the same round, with its 95 % confidence interval; the direct cost is
+/// the time spent inside our callbacks over the token's time.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope bench overhead -m model.gguf
+  tensorscope bench overhead -m model.gguf -t 8 -n 400 --json")]
+struct OverheadArgs {
+    /// Model file
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+
+    /// Tokens measured per mode
+    #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    tokens: u32,
+
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    prompt_tokens: u32,
+
+    /// Threads [default: all cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Folder for the log that the recording mode writes [default: a temporary one]
+    #[arg(long, value_name = "DIR")]
+    log_dir: Option<PathBuf>,
+
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.what {
+        What::Overhead(args) => overhead(&args),
+    }
+}
+
+fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
+    let model = Model::load(&args.model, Repack::Off)?;
+    let (tokens, prompt_tokens) = (args.tokens as usize, args.prompt_tokens as usize);
+    let defaults = ContextProps::default();
+    let props = ContextProps {
+        threads: args.threads.map_or(defaults.threads, usize::from),
+        context: (tokens + prompt_tokens + 1).next_multiple_of(256),
+        ..defaults
+    };
+    // Ids spread over the vocabulary: routing and embedding rows vary.
+    let size = model.vocabulary_size() as i32;
+    let prompt: Vec<i32> = (0..prompt_tokens as i32).map(|i| 3 + i * 7919 % (size - 3).max(1)).collect();
+    let scratch = match &args.log_dir {
+        Some(folder) => tempfile::tempdir_in(folder).with_context(|| format!("{}", folder.display()))?,
+        None => tempfile::tempdir().context("cannot make a temporary directory for the log")?,
+    };
+    let bar = progress::bar(tokens as u64, "measuring", "rounds");
+    let result = measure(&model, &props, &prompt, tokens, scratch.path(), &mut |round| {
+        bar.set_position(round as u64);
+    })?;
+    bar.finish_and_clear();
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&as_json(args, &props, &result))?);
+    } else {
+        print(args, &props, &result);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(args: &OverheadArgs, props: &ContextProps, result: &Overhead) {
+    println!(
+        "{}: {} tokens per mode, {} threads, {:.0} nodes per token, {:.1} KB of log per token",
+        args.model.display(),
+        result.rounds,
+        props.threads,
+        result.steps_per_token,
+        result.log_bytes_per_token / 1e3
+    );
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["mode", "ms/token", "slow-down %", "95 % interval", "direct %", "µs inside us"]);
+    for mode in &result.modes {
+        let slowdown = mode.slowdown;
+        table.add_row([
+            mode.mode.name().to_owned(),
+            format!("{:.3}", mode.median_nanos as f64 / 1e6),
+            format!("{:+.2}", slowdown.median * 100.0),
+            format!("{:+.2} … {:+.2}", slowdown.low * 100.0, slowdown.high * 100.0),
+            mode.direct.map_or(String::new(), |d| format!("{:.3}", d * 100.0)),
+            mode.direct_nanos_per_token.map_or(String::new(), |n| format!("{:.1}", n / 1e3)),
+        ]);
+    }
+    println!("{table}");
+    println!(
+        "output {}; {} evaluations with unexpected ticks",
+        if result.identical { "identical in all modes" } else { "DIFFERS between modes" },
+        result.tick_mismatches
+    );
+}
+
+fn as_json(args: &OverheadArgs, props: &ContextProps, result: &Overhead) -> Value {
+    let mut modes = Map::new();
+    for mode in &result.modes {
+        let mut object = json!({
+            "median_nanos_per_token": mode.median_nanos,
+            "slowdown_percent": mode.slowdown.median * 100.0,
+            "slowdown_percent_low": mode.slowdown.low * 100.0,
+            "slowdown_percent_high": mode.slowdown.high * 100.0,
+        });
+        if mode.mode == Mode::Record {
+            object["direct_percent"] = json!(mode.direct.map(|d| d * 100.0));
+            object["direct_nanos_per_token"] = json!(mode.direct_nanos_per_token);
+        }
+        modes.insert(mode.mode.name().into(), object);
+    }
+    json!({
+        "model": args.model.to_string_lossy(),
+        "threads": props.threads,
+        "tokens_per_mode": result.rounds,
+        "nodes_per_token": result.steps_per_token,
+        "log_bytes_per_token": result.log_bytes_per_token,
+        "log_bytes_per_node": result.log_bytes_per_token / result.steps_per_token,
+        "identical": result.identical,
+        "tick_mismatches": result.tick_mismatches,
+        "modes": modes,
+    })
+}

@@ -1,0 +1,193 @@
+//! Flags of every command that runs the built-in engine, under llama.cpp's names.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, bail};
+use engine::{
+    context::{ContextProps, FlashAttention},
+    generate::{EndOfText, GenerateProps, Sampling},
+    model::{Model, Repack},
+};
+use gguf::GgmlType;
+
+#[derive(clap::Args)]
+pub struct EngineArgs {
+    /// Model file; of a split set, any of its files
+    #[arg(short, long, value_name = "FILE")]
+    pub model: PathBuf,
+
+    /// Prompt; give it several times for several sequences
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+
+    /// Read the prompt from a file, or from standard input with `-`
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    pub file: Option<PathBuf>,
+
+    /// Tokens to generate per sequence
+    #[arg(short = 'n', long = "tokens", alias = "n-predict", value_name = "N", default_value_t = 32)]
+    pub tokens: usize,
+
+    /// Threads [default: all cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+
+    /// Context size in tokens [default: what prompt and generation need]
+    #[arg(short, long = "ctx-size", alias = "ctx", value_name = "N")]
+    pub context: Option<usize>,
+
+    /// Most tokens of one batch
+    #[arg(short, long = "batch-size", alias = "batch", value_name = "N", default_value_t = 2048)]
+    pub batch: usize,
+
+    /// Most tokens of one graph evaluation
+    #[arg(long = "ubatch-size", alias = "ubatch", value_name = "N", default_value_t = 512)]
+    pub micro_batch: usize,
+
+    /// Type of the K cache
+    #[arg(long = "cache-type-k", value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
+    pub key_type: GgmlType,
+
+    /// Type of the V cache (other than f16 and f32 it needs flash attention)
+    #[arg(long = "cache-type-v", value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
+    pub value_type: GgmlType,
+
+    /// Flash attention: one op instead of three for the attention of a layer
+    #[arg(long = "flash-attn", value_name = "WHEN", default_value = "auto")]
+    pub flash_attention: When,
+
+    /// Sequences computed side by side in one batch; the prompts are repeated
+    #[arg(long, alias = "np", value_name = "N", default_value_t = 1)]
+    pub parallel: usize,
+
+    /// Temperature; 0 takes the likeliest token
+    #[arg(long = "temp", value_name = "T", default_value_t = 0.0)]
+    pub temperature: f32,
+
+    /// Sample among the K likeliest tokens (with --temp)
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: i32,
+
+    /// Sample among the likeliest tokens that make up this share (with --temp)
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+
+    /// Seed of the sampling (with --temp)
+    #[arg(short, long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u32,
+
+    /// Go on when the model ends its text
+    #[arg(long)]
+    pub ignore_eos: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum When {
+    Auto,
+    On,
+    Off,
+}
+
+/// What a run needs, with the model loaded and everything checked.
+pub struct Prepared {
+    pub model: Model,
+    pub texts: Vec<String>,
+    pub context: ContextProps,
+    pub generate: GenerateProps,
+}
+
+impl EngineArgs {
+    /// The prompts' texts, one per sequence.
+    pub fn texts(&self) -> anyhow::Result<Vec<String>> {
+        let texts = match &self.file {
+            Some(path) => vec![read_prompt(path)?],
+            None => self.prompt.clone(),
+        };
+        if texts.is_empty() || texts.iter().any(String::is_empty) {
+            return Err(engine::EngineError::EmptyPrompt.into());
+        }
+        if self.parallel == 0 || self.batch == 0 || self.micro_batch == 0 {
+            bail!("--parallel, --batch-size and --ubatch-size must be at least 1");
+        }
+        let sequences = self.parallel.max(texts.len());
+        Ok((0..sequences).map(|i| texts[i % texts.len()].clone()).collect())
+    }
+
+    /// Loads the model and checks the prompts against the context.
+    pub fn prepare(&self, texts: Vec<String>, repack: Repack) -> anyhow::Result<Prepared> {
+        let model = Model::load(&self.model, repack)?;
+        let prompts = texts.iter().map(|text| model.tokenize(text)).collect::<Result<Vec<_>, _>>()?;
+        let needed: usize = prompts.iter().map(|p| p.len() + self.tokens).sum();
+        // Without a wish: what is needed, but not more than the model was made for.
+        let trained = model.trained_context() * prompts.len();
+        let context = self.context.unwrap_or_else(|| needed.next_multiple_of(256).min(trained.max(256)));
+        let generate = GenerateProps {
+            prompts,
+            tokens: self.tokens,
+            sampling: if self.temperature > 0.0 {
+                Sampling::Random {
+                    temperature: self.temperature,
+                    top_k: self.top_k,
+                    top_p: self.top_p,
+                    seed: self.seed,
+                }
+            } else {
+                Sampling::Greedy
+            },
+            end_of_text: if self.ignore_eos { EndOfText::Ignored } else { EndOfText::Stops },
+        };
+        engine::generate::check_prompts(&generate, context)?;
+        let defaults = ContextProps::default();
+        let context = ContextProps {
+            threads: self.threads.map_or(defaults.threads, usize::from),
+            context,
+            batch: self.batch,
+            micro_batch: self.micro_batch.min(self.batch),
+            sequences: generate.prompts.len(),
+            key_type: self.key_type,
+            value_type: self.value_type,
+            flash_attention: match self.flash_attention {
+                When::Auto => FlashAttention::Auto,
+                When::On => FlashAttention::On,
+                When::Off => FlashAttention::Off,
+            },
+        };
+        Ok(Prepared { model, texts, context, generate })
+    }
+}
+
+fn read_prompt(path: &Path) -> anyhow::Result<String> {
+    let bytes = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+        bytes
+    } else {
+        std::fs::read(path).with_context(|| format!("{}: cannot read the prompt", path.display()))?
+    };
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        anyhow::anyhow!("{}: byte {at}: the prompt is not UTF-8 text", path.display())
+    })
+}
+
+/// Types that llama.cpp takes for its caches.
+fn cache_type(name: &str) -> Result<GgmlType, String> {
+    const TYPES: [GgmlType; 9] = [
+        GgmlType::F32,
+        GgmlType::F16,
+        GgmlType::BF16,
+        GgmlType::Q8_0,
+        GgmlType::Q4_0,
+        GgmlType::Q4_1,
+        GgmlType::IQ4_NL,
+        GgmlType::Q5_0,
+        GgmlType::Q5_1,
+    ];
+    TYPES.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
+        let names: Vec<&str> = TYPES.iter().map(|ty| ty.name()).collect();
+        format!("a cache can be of type {}", names.join(", "))
+    })
+}

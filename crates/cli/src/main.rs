@@ -1,0 +1,53 @@
+//! The `tensorscope` program: arguments, messages, exit codes; no logic.
+//!
+//! `main` maps errors to exit codes; everything else returns.
+//! Exit codes: 0 fine, 1 a check said no, 2 bad usage or input.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod audit;
+mod bench;
+mod engine_args;
+mod inspect;
+mod progress;
+mod record;
+mod signals;
+mod synth;
+mod text;
+
+/// See, explain and fix what large language models do to memory.
+#[derive(Parser)]
+#[command(name = "tensorscope", version, about, propagate_version = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Inspect(inspect::Args),
+    Synth(synth::Args),
+    Record(record::Args),
+    Audit(audit::Args),
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let result = match args.command {
+        Command::Inspect(args) => inspect::run(args),
+        Command::Synth(args) => synth::run(args),
+        Command::Record(args) => record::run(args),
+        Command::Audit(args) => audit::run(args),
+        Command::Bench(args) => bench::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tensorscope: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

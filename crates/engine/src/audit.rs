@@ -1,0 +1,146 @@
+//! The record held against the MMU.
+//!
+//! 1. Before each evaluation all pages of the model's mapping lose their
+//!    permissions ([`pages`]). The first touch of a page faults; the handler
+//!    marks the page and lets it through.
+//! 2. With [`Grain::Node`] the same happens before each node; the engine then
+//!    uses one thread, because only then does a tick separate two nodes.
+//! 3. Afterwards the log is read back like any other ([`compare`]), and the pages
+//!    that it claims are held against the pages that were really touched.
+//!
+//! The handler is a signal handler: it sets a bit and changes the protection of
+//! one page, nothing else.
+
+pub mod compare;
+pub mod pages;
+
+use std::{ffi::c_void, ops::ControlFlow, path::Path};
+
+use capture::BatchToken;
+use trace::format::Phase;
+
+use crate::{
+    EngineError,
+    context::{Context, ContextProps},
+    generate::{GenerateProps, Observer, generate},
+    hooks::Guard,
+    model::Model,
+    recording::Recording,
+};
+pub use compare::{Findings, compare};
+use pages::{PageSet, Watch};
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    Evaluation,
+    Node,
+}
+
+/// Generates with every page of the weights watched; the log goes to
+/// `log_directory`. The result holds the pages touched, by evaluation (and step).
+pub fn touch(
+    model: &Model,
+    props: ContextProps,
+    generate_props: &GenerateProps,
+    grain: Grain,
+    log_directory: &Path,
+    progress: &mut dyn FnMut(usize),
+) -> Result<Vec<Touched>, EngineError> {
+    let recording = Recording::start(model, log_directory, Box::new(|_| {}))
+        .map_err(|error| EngineError::Log(format!("{}: {error}", log_directory.display())))?;
+    let mut context = Context::new(model, props)?;
+    let watch = Watch::of_model(model).map_err(EngineError::Log)?;
+    let mut auditor = Auditor {
+        model,
+        recording,
+        guard: PageGuard { watch, grain, evaluations: Vec::new() },
+        phase: Phase::Prompt,
+        progress,
+        tokens: 0,
+    };
+    if grain == Grain::Node {
+        let data: *mut c_void = (&raw mut auditor.guard).cast();
+        // SAFETY: the guard lives as long as the recorder; both are in `auditor`,
+        // which does not move from here on.
+        unsafe { auditor.recording.recorder().observe(on_step, data) };
+    }
+    generate(model, &mut context, generate_props, &mut auditor)?;
+    let Auditor { recording, guard, .. } = auditor;
+    recording.finish().map_err(|error| EngineError::Log(format!("{}: {error}", log_directory.display())))?;
+    Ok(guard.evaluations)
+}
+
+/// Pages that one evaluation touched.
+pub struct Touched {
+    /// All of them, or what the last node left.
+    pub pages: PageSet,
+    /// With [`Grain::Node`]: by step.
+    pub by_step: Vec<Vec<u64>>,
+}
+
+struct Auditor<'a> {
+    model: &'a Model,
+    recording: Recording,
+    guard: PageGuard,
+    phase: Phase,
+    progress: &'a mut dyn FnMut(usize),
+    tokens: usize,
+}
+
+impl Observer for Auditor<'_> {
+    fn before(&mut self, phase: Phase, _: &[BatchToken]) -> ControlFlow<()> {
+        self.phase = phase;
+        ControlFlow::Continue(())
+    }
+
+    fn decode(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &[BatchToken],
+        wants_logits: &dyn Fn(usize) -> bool,
+    ) -> Result<(), EngineError> {
+        self.recording.decode(self.model, context, self.phase, batch, wants_logits, Some(&mut self.guard))
+    }
+
+    fn token(&mut self, _: usize, _: i32) {
+        self.tokens += 1;
+        (self.progress)(self.tokens);
+    }
+}
+
+struct PageGuard {
+    watch: Watch,
+    grain: Grain,
+    evaluations: Vec<Touched>,
+}
+
+impl Guard for PageGuard {
+    fn before(&mut self) {
+        self.evaluations.push(Touched { pages: self.watch.empty_set(), by_step: Vec::new() });
+        self.watch.take_away();
+    }
+
+    fn after(&mut self) {
+        let touched = self.watch.give_back();
+        if let Some(last) = self.evaluations.last_mut() {
+            for page in touched.iter() {
+                last.pages.insert(page);
+            }
+        }
+    }
+}
+
+unsafe fn on_step(data: *mut c_void, _step: usize) {
+    // SAFETY: `touch` passed a guard that outlives the recorder; the thread that
+    // computes is the only one that uses it.
+    let guard = unsafe { &mut *data.cast::<PageGuard>() };
+    debug_assert!(guard.grain == Grain::Node);
+    let touched = guard.watch.take_away_again();
+    if let Some(last) = guard.evaluations.last_mut() {
+        for &page in &touched {
+            last.pages.insert(page);
+        }
+        last.by_step.push(touched);
+    }
+}

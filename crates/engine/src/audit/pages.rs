@@ -1,0 +1,244 @@
+//! Pages of the model's mapping: taking them away, and noticing who comes back.
+
+use std::{
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+    sync::{Mutex, MutexGuard},
+};
+
+use crate::model::Model;
+
+pub const PAGE_BYTES: u64 = 4096;
+
+/// A set of pages of the model's files, numbered through all files: page 0 is
+/// the first of file 0, and each file starts on a new number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageSet(Vec<u64>);
+
+impl PageSet {
+    pub fn with_pages(pages: u64) -> PageSet {
+        PageSet(vec![0; pages.div_ceil(64) as usize])
+    }
+
+    pub fn insert(&mut self, page: u64) {
+        self.0[(page / 64) as usize] |= 1 << (page % 64);
+    }
+
+    pub fn contains(&self, page: u64) -> bool {
+        self.0[(page / 64) as usize] >> (page % 64) & 1 == 1
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().enumerate().flat_map(|(word, &bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word as u64 * 64 + bit)
+        })
+    }
+
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|bits| u64::from(bits.count_ones())).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// First page number of each file of a model, and the number after the last.
+pub fn first_pages(model: &gguf::Model) -> Vec<u64> {
+    let mut next = 0;
+    let mut first = Vec::new();
+    for file in model.files() {
+        first.push(next);
+        next += file.len_bytes.div_ceil(PAGE_BYTES);
+    }
+    first.push(next);
+    first
+}
+
+/// A mapped piece of a model file.
+struct Piece {
+    start: usize,
+    bytes: usize,
+    first_page: u64,
+}
+
+/// What the signal handler needs; it never changes while it is in use.
+struct Watched {
+    pieces: Vec<Piece>,
+    touched: Vec<AtomicU64>,
+}
+
+static WATCHED: AtomicPtr<Watched> = AtomicPtr::new(std::ptr::null_mut());
+/// One watch at a time: there is one signal handler.
+static ONE_WATCH: Mutex<()> = Mutex::new(());
+
+pub struct Watch {
+    watched: Box<Watched>,
+    pages: u64,
+    old_action: libc::sigaction,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Watch {
+    /// Finds the mappings of the model's files; the handler is in place from now.
+    pub fn of_model(model: &Model) -> Result<Watch, String> {
+        let one = ONE_WATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let first = first_pages(&model.gguf);
+        let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| format!("/proc/self/maps: {e}"))?;
+        let mut pieces = Vec::new();
+        for (file, first_page) in model.gguf.files().iter().zip(&first) {
+            let path = std::fs::canonicalize(&file.path).map_err(|e| format!("{}: {e}", file.path.display()))?;
+            for line in maps.lines() {
+                let Some((range, offset)) = mapping_of(line, &path.to_string_lossy()) else { continue };
+                pieces.push(Piece {
+                    start: range.0,
+                    bytes: range.1 - range.0,
+                    first_page: first_page + offset / PAGE_BYTES,
+                });
+            }
+        }
+        if pieces.is_empty() {
+            return Err("the model's weights are not mapped (were they repacked?); nothing to audit".into());
+        }
+        let pages = *first.last().expect("one more than files");
+        let watched = Box::new(Watched {
+            pieces,
+            touched: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+        });
+        WATCHED.store(std::ptr::from_ref(&*watched).cast_mut(), Ordering::Release);
+        // SAFETY: a zeroed sigaction is valid; the handler only uses what is
+        // allowed in one.
+        let old_action = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_fault as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+            let mut old: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGSEGV, &action, &mut old);
+            old
+        };
+        Ok(Watch { watched, pages, old_action, _one: one })
+    }
+
+    pub fn empty_set(&self) -> PageSet {
+        PageSet::with_pages(self.pages)
+    }
+
+    /// No page may be touched unnoticed from now on.
+    pub fn take_away(&mut self) {
+        self.watched.touched.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.protect(libc::PROT_NONE);
+    }
+
+    /// Every page may be touched again; the pages that were touched since.
+    pub fn give_back(&mut self) -> PageSet {
+        self.protect(libc::PROT_READ);
+        PageSet(self.watched.touched.iter().map(|word| word.swap(0, Ordering::Relaxed)).collect())
+    }
+
+    /// Takes away again what was touched since, and tells what that was.
+    pub fn take_away_again(&mut self) -> Vec<u64> {
+        let mut pages = Vec::new();
+        for (index, word) in self.watched.touched.iter().enumerate() {
+            let bits = word.swap(0, Ordering::Relaxed);
+            pages.extend((0..64).filter(|bit| bits >> bit & 1 == 1).map(|bit| index as u64 * 64 + bit));
+        }
+        let mut at = 0;
+        while at < pages.len() {
+            // Neighbours go in one call: a call a page takes minutes.
+            let run = 1 + pages[at..].windows(2).take_while(|w| w[1] == w[0] + 1).count();
+            self.protect_pages(pages[at], run as u64);
+            at += run;
+        }
+        pages
+    }
+
+    fn protect(&self, protection: libc::c_int) {
+        for piece in &self.watched.pieces {
+            // SAFETY: a mapping of the model, which nobody unmaps while it is
+            // loaded; reads that come too early end in our handler.
+            unsafe { libc::mprotect(piece.start as *mut libc::c_void, piece.bytes, protection) };
+        }
+    }
+
+    fn protect_pages(&self, first: u64, count: u64) {
+        for piece in &self.watched.pieces {
+            let last_of_piece = piece.first_page + piece.bytes as u64 / PAGE_BYTES;
+            let from = first.max(piece.first_page);
+            let to = (first + count).min(last_of_piece);
+            if from < to {
+                let start = piece.start + ((from - piece.first_page) * PAGE_BYTES) as usize;
+                let bytes = ((to - from) * PAGE_BYTES) as usize;
+                // SAFETY: as in `protect`.
+                unsafe { libc::mprotect(start as *mut libc::c_void, bytes, libc::PROT_NONE) };
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.protect(libc::PROT_READ);
+        // SAFETY: the action that was there before.
+        unsafe { libc::sigaction(libc::SIGSEGV, &self.old_action, std::ptr::null_mut()) };
+        WATCHED.store(std::ptr::null_mut(), Ordering::Release);
+    }
+}
+
+unsafe extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    let watched = WATCHED.load(Ordering::Acquire);
+    // SAFETY: the kernel passes a valid siginfo; `watched` lives while it is set.
+    let address = unsafe { (*info).si_addr() } as usize;
+    if !watched.is_null() {
+        // SAFETY: as above.
+        let watched = unsafe { &*watched };
+        for piece in &watched.pieces {
+            if (piece.start..piece.start + piece.bytes).contains(&address) {
+                let page = piece.first_page + (address - piece.start) as u64 / PAGE_BYTES;
+                watched.touched[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::Relaxed);
+                let start = address & !(PAGE_BYTES as usize - 1);
+                // SAFETY: a page of the model's mapping.
+                unsafe { libc::mprotect(start as *mut libc::c_void, PAGE_BYTES as usize, libc::PROT_READ) };
+                return;
+            }
+        }
+    }
+    // Somebody else's fault: let it happen again, without us.
+    // SAFETY: the default action is always allowed.
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+}
+
+/// Range and file offset of a line of `/proc/self/maps`, if it maps `path`.
+fn mapping_of(line: &str, path: &str) -> Option<((usize, usize), u64)> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let offset = fields.nth(1)?;
+    let name = fields.nth(2)?.trim_start();
+    if name != path {
+        return None;
+    }
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    Some(((hex(start)? as usize, hex(end)? as usize), hex(offset)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_maps_line_is_taken_apart() {
+        let line = "7f10-7f30 r--s 00002000 fe:00 123                        /tmp/a model.gguf";
+        assert_eq!(mapping_of(line, "/tmp/a model.gguf"), Some(((0x7f10, 0x7f30), 0x2000)));
+        assert_eq!(mapping_of(line, "/tmp/other.gguf"), None);
+        assert_eq!(mapping_of("7f10-7f30 rw-p 00000000 00:00 0 ", "/tmp/a"), None);
+    }
+
+    #[test]
+    fn a_page_set_holds_what_was_put_in() {
+        let mut set = PageSet::with_pages(200);
+        for page in [0, 63, 64, 199] {
+            set.insert(page);
+        }
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 63, 64, 199]);
+        assert!(set.contains(63) && !set.contains(62));
+        assert_eq!(set.len(), 4);
+    }
+}

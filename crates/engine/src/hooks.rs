@@ -1,0 +1,130 @@
+//! Where llama.cpp's graph computations pass through us.
+//!
+//! The linker's `--wrap` (build.rs) sends every call of `ggml_graph_compute` to
+//! [`__wrap_ggml_graph_compute`]; llama.cpp's code is not changed. A thread that
+//! records says so with [`with`]; on other threads, and otherwise, the call goes
+//! straight through.
+
+use std::{
+    cell::Cell,
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
+
+use capture::{
+    RawPlan, Recorder, Places,
+    plan::Knowledge,
+};
+use ggml::{Fusion, OpNumbers, check::Api};
+use llama_cpp_sys_2 as sys;
+
+/// Something that has to happen right around each computation (the audit takes
+/// the weights' pages away).
+pub trait Guard {
+    fn before(&mut self);
+    fn after(&mut self);
+}
+
+struct Active {
+    recorder: *mut Recorder,
+    guard: Option<*mut dyn Guard>,
+}
+
+thread_local! {
+    static ACTIVE: Cell<*mut Active> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// Runs `f` with every graph that this thread computes recorded.
+pub fn with<R>(recorder: &mut Recorder, guard: Option<&mut dyn Guard>, f: impl FnOnce() -> R) -> R {
+    // SAFETY: only the lifetime of the reference is dropped from the type; the
+    // pointer is used during `f` only, while the reference lives.
+    let guard = guard.map(|guard| unsafe {
+        std::mem::transmute::<*mut (dyn Guard + '_), *mut (dyn Guard + 'static)>(guard as *mut dyn Guard)
+    });
+    let mut active = Active { recorder, guard };
+    /// Takes the recorder away again even if `f` panics.
+    struct Reset(*mut Active);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            ACTIVE.set(self.0);
+        }
+    }
+    let _reset = Reset(ACTIVE.replace(&mut active));
+    f()
+}
+
+unsafe extern "C" {
+    fn __real_ggml_graph_compute(graph: *mut c_void, plan: *mut RawPlan) -> c_int;
+}
+
+/// What llama.cpp calls instead of `ggml_graph_compute`.
+///
+/// # Safety
+/// As `ggml_graph_compute`: a live graph and a plan made for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __wrap_ggml_graph_compute(graph: *mut c_void, plan: *mut RawPlan) -> c_int {
+    let active = ACTIVE.get();
+    if active.is_null() {
+        // SAFETY: the call that llama.cpp made.
+        return unsafe { __real_ggml_graph_compute(graph, plan) };
+    }
+    // SAFETY: set by `with` on this thread, which has not returned; llama.cpp
+    // does not call itself back from inside a computation.
+    let (recorder, guard) = unsafe { (&mut *(*active).recorder, (*active).guard) };
+    if let Some(guard) = guard {
+        // SAFETY: lives as long as `with`.
+        unsafe { (*guard).before() };
+    }
+    // SAFETY: the call that llama.cpp made; the layouts are those of the linked
+    // version (checked by the recorder on its first graph).
+    let status = unsafe { capture::compute(recorder, graph, plan, __real_ggml_graph_compute) };
+    if let Some(guard) = guard {
+        // SAFETY: as above.
+        unsafe { (*guard).after() };
+    }
+    status
+}
+
+/// The functions of the linked ggml, and what is known of the model.
+pub fn knowledge(places: Places) -> Arc<Knowledge> {
+    let api = api();
+    // SAFETY: the linked library's own function.
+    let ops = unsafe { OpNumbers::new(api.ggml_op_name) };
+    // ggml reads this variable once, in ggml_cpu_init.
+    let fusion = match std::env::var("GGML_CPU_DISABLE_FUSION").as_deref() {
+        Ok("1") => Fusion::Off,
+        _ => Fusion::On,
+    };
+    Arc::new(Knowledge { api, ops, places, fusion })
+}
+
+/// The linked ggml's functions under the types that crate `ggml` expects.
+pub fn api() -> Api {
+    /// bindgen types the same pointers by their structs.
+    macro_rules! untyped {
+        ($function:path) => {
+            // SAFETY: the same C function; only the pointees' names differ.
+            unsafe { std::mem::transmute($function as *const ()) }
+        };
+    }
+    Api {
+        ggml_version: Some(sys::ggml_version),
+        ggml_tensor_overhead: sys::ggml_tensor_overhead,
+        ggml_get_name: untyped!(sys::ggml_get_name),
+        ggml_get_data: untyped!(sys::ggml_get_data),
+        ggml_nbytes: untyped!(sys::ggml_nbytes),
+        ggml_element_size: untyped!(sys::ggml_element_size),
+        ggml_op_name: sys::ggml_op_name,
+        ggml_type_name: sys::ggml_type_name,
+        ggml_blck_size: sys::ggml_blck_size,
+        ggml_type_size: sys::ggml_type_size,
+        ggml_graph_n_nodes: untyped!(sys::ggml_graph_n_nodes),
+        ggml_graph_node: untyped!(sys::ggml_graph_node),
+        ggml_backend_buffer_get_usage: untyped!(sys::ggml_backend_buffer_get_usage),
+        ggml_backend_buffer_get_type: untyped!(sys::ggml_backend_buffer_get_type),
+        ggml_backend_buffer_get_base: untyped!(sys::ggml_backend_buffer_get_base),
+        ggml_backend_buffer_get_size: untyped!(sys::ggml_backend_buffer_get_size),
+        ggml_backend_buft_name: untyped!(sys::ggml_backend_buft_name),
+        type_count: sys::GGML_TYPE_COUNT,
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the engine on real models: records against the exact per-node hook,
+//! audits against the MMU, output with and without recording.
+
+mod audits;
+mod fixtures;
+mod oracle;
+mod records;

@@ -1,0 +1,86 @@
+//! What can be wrong with a run directory, as one error enum.
+//!
+//! Every message is one line: the path, what is wrong, what to do next.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::metadata::VERSION;
+
+/// Variants differ by what the caller, or the user, can do.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Choose another name, or remove what is there.
+    #[error("{}: {what} is already there and is not overwritten; choose another with `-o`, or remove it first", path.display())]
+    Exists { path: PathBuf, what: String },
+    /// Make the parent first. As with `perf record -o` and `mkdir`, a missing
+    /// parent is an error: it is a typing mistake more often than a wish.
+    #[error("{}: the folder {} does not exist; make it with `mkdir -p`, or choose another path with `-o`", path.display(), parent.display())]
+    NoParent { path: PathBuf, parent: PathBuf },
+    /// The operating system refused: check permissions and free space.
+    #[error("{}: {doing}: {}", path.display(), reason(source))]
+    Io {
+        path: PathBuf,
+        doing: &'static str,
+        source: io::Error,
+    },
+    /// Check the path.
+    #[error("{}: no such run directory; `tensorscope record -m MODEL -p TEXT -o RUN` makes one", path.display())]
+    NotFound { path: PathBuf },
+    /// Something else was given.
+    #[error("{}: not a run directory: {what}", path.display())]
+    NotARun { path: PathBuf, what: String },
+    /// Use a newer program.
+    #[error("{}: written by a newer tensorscope: version {version} of {of}, this program reads up to {known}; update tensorscope", path.display())]
+    Newer {
+        path: PathBuf,
+        of: &'static str,
+        version: u64,
+        known: u64,
+    },
+}
+
+impl RunError {
+    pub(crate) fn newer_metadata(path: PathBuf, version: u64) -> RunError {
+        RunError::Newer {
+            path,
+            of: "metadata.json",
+            version,
+            known: VERSION,
+        }
+    }
+}
+
+/// Why the system refused, as it reads in the middle of a line:
+/// `no space left on device`.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = match text.split_once(" (os error") {
+        Some((before, _)) => before,
+        None => &text,
+    };
+    let mut chars = text.chars();
+    match chars.next() {
+        // "I/O error" and other abbreviations keep their capitals.
+        Some(first) if chars.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_read_as_part_of_a_line() {
+        let check = |errno, expect: &str| {
+            assert_eq!(reason(&io::Error::from_raw_os_error(errno)), expect);
+        };
+        check(28, "no space left on device");
+        check(30, "read-only file system");
+        check(13, "permission denied");
+        assert_eq!(reason(&io::Error::other("I/O error")), "I/O error");
+    }
+}

@@ -1,0 +1,31 @@
+//! The raw log: every byte of it, how it is appended, how it is read back.
+//!
+//! The log of a run is a set of *streams*, one per thread that computes graphs,
+//! each an endless sequence of bytes cut into segment files. A stream holds
+//! *records*: definitions (strings, tensors, graph templates), written when
+//! something new appears, and evaluations, whose layout their template fixes.
+//! `docs/trace-format.md` specifies every byte.
+//!
+//! - [`region`]: byte regions of a tensor;
+//! - [`template`]: what a graph evaluation will touch, known before it runs;
+//! - [`handoff`], [`segment`], [`append`]: the writing side;
+//! - `stream`, [`read`], [`expand`]: the reading side, from segment files to
+//!   records, evaluations and single accesses;
+//! - [`status`]: how the recording stands, readable after a `kill -9`.
+//!
+//! What it deliberately does not do: know ggml's structs (crate `ggml`), decide
+//! what to record (crate `capture`), or format anything for people.
+
+pub mod append;
+pub mod clock;
+pub mod expand;
+pub mod format;
+pub mod handoff;
+pub mod read;
+pub mod region;
+pub mod segment;
+pub mod status;
+pub mod summary;
+mod stream;
+pub mod template;
+mod wire;

@@ -1,0 +1,520 @@
+//! Reading a log back: streams, records, evaluations.
+//!
+//! A reader trusts nothing: every record is checked against its checksum, every
+//! reference against what was defined before. What is damaged is reported as
+//! such ([`Event::Corrupt`]) and reading goes on where that is safe. Definitions
+//! count from the first, so after a damaged record of them later ones are refused
+//! too: better no name than a wrong one. A record that was never completed (the
+//! process was killed) comes as [`Event::Partial`]; it alone has no checksum.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    format::{EVAL_HEAD_WORDS, EVAL_TAIL_WORDS, Phase, RecordKind, VERSION},
+    region::Region,
+    stream::{Framed, Words, segments},
+    template::{
+        CaptureKind, CaptureTime, Definition, Name, Template, TensorDef, decode_definitions,
+    },
+};
+
+/// Most elements of one captured array: a batch of 65,536 tokens times 4,096 rows
+/// of a transposed V cache. Bounds what a damaged template makes us allocate.
+const MOST_CAPTURE_ELEMENTS: u64 = 1 << 28;
+
+/// Why a log cannot be read at all, or not further.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: holds no log segment; is it the `log` folder of a run?", path.display())]
+    NoSegments { path: PathBuf },
+    #[error("{}: byte {offset}: {reason}", path.display())]
+    Damaged {
+        path: PathBuf,
+        offset: u64,
+        reason: String,
+    },
+    #[error("{}: this segment is missing, but later ones are there; copy the whole `log` folder", path.display())]
+    MissingSegment { path: PathBuf },
+    #[error("{}: the log has version {version}, this program reads 1 to {VERSION}; use a newer tensorscope", path.display())]
+    Version { path: PathBuf, version: u32 },
+}
+
+/// Numbers of the streams in a log folder, ascending.
+pub fn streams(log_directory: &Path) -> Result<Vec<u32>, ReadError> {
+    // By any segment: a stream whose first one is missing must not go unnoticed.
+    let mut streams: Vec<u32> = segments(log_directory)?
+        .into_iter()
+        .map(|(stream, _)| stream)
+        .collect();
+    streams.sort_unstable();
+    streams.dedup();
+    if streams.is_empty() {
+        return Err(ReadError::NoSegments {
+            path: log_directory.to_owned(),
+        });
+    }
+    Ok(streams)
+}
+
+/// One graph evaluation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evaluation {
+    /// Counts from 0 within the stream, lost ones included.
+    pub number: u64,
+    pub template: u32,
+    pub phase: Phase,
+    pub threads: u16,
+    /// Tells contexts of one process apart.
+    pub context: u64,
+    pub begin_nanos: u64,
+    /// 0 in a partial evaluation.
+    pub end_nanos: u64,
+    pub ticks: u32,
+    /// See [`crate::format::flags`].
+    pub flags: u32,
+    /// When each step ended; 0 where no tick was seen.
+    pub step_nanos: Vec<u64>,
+    /// The arrays that the template's captures describe. Empty where the step that
+    /// they belong to was not reached, and in a partial evaluation.
+    pub captures: Vec<Vec<i64>>,
+    /// Sequence of each token of the batch; empty when not known.
+    pub sequences: Vec<u32>,
+}
+
+impl Evaluation {
+    /// Whether a tick of this step was seen.
+    pub fn was_executed(&self, step: usize) -> bool {
+        self.step_nanos.get(step).is_some_and(|&nanos| nanos != 0)
+    }
+
+    /// Values of the first capture of a kind (tokens, positions).
+    pub fn first_of(&self, template: &Template, kind: CaptureKind) -> &[i64] {
+        let index = template.captures.iter().position(|c| c.kind == kind);
+        index
+            .and_then(|i| self.captures.get(i))
+            .map_or(&[], Vec::as_slice)
+    }
+}
+
+/// What comes next in a stream.
+#[derive(Debug)]
+pub enum Event {
+    Evaluation(Evaluation),
+    /// The evaluation that was going on when the process died.
+    Partial(Evaluation),
+    /// A record that is damaged; reading goes on behind it.
+    Corrupt {
+        segment: PathBuf,
+        offset: u64,
+        reason: String,
+    },
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamEnd {
+    /// Not reached yet.
+    NotYet,
+    /// Closed in an orderly way.
+    Closed,
+    /// Without an end record: the process was killed, or the disk was full.
+    Open,
+}
+
+/// Everything that a stream has defined so far.
+#[derive(Debug, Default)]
+pub struct Definitions {
+    pub texts: Vec<Vec<u8>>,
+    pub tensors: Vec<TensorDef>,
+    pub templates: Vec<Template>,
+    /// Text of the tokens that occurred, where the recorder knew it.
+    pub tokens: BTreeMap<u32, Vec<u8>>,
+}
+
+impl Definitions {
+    pub fn text(&self, number: u32) -> String {
+        String::from_utf8_lossy(&self.texts[number as usize]).into_owned()
+    }
+
+    pub fn name(&self, name: Name) -> String {
+        let pattern = &self.texts[name.pattern as usize];
+        match name.number {
+            None => String::from_utf8_lossy(pattern).into_owned(),
+            Some(number) => {
+                let split = pattern
+                    .iter()
+                    .position(|&b| b == 0)
+                    .unwrap_or(pattern.len());
+                let prefix = String::from_utf8_lossy(&pattern[..split]);
+                let suffix = String::from_utf8_lossy(pattern.get(split + 1..).unwrap_or(&[]));
+                format!("{prefix}{number}{suffix}")
+            }
+        }
+    }
+
+    pub fn tensor_name(&self, tensor: u32) -> String {
+        self.name(self.tensors[tensor as usize].name)
+    }
+
+    fn add(&mut self, definition: Definition) -> Result<(), String> {
+        match definition {
+            Definition::Text(text) => self.texts.push(text),
+            Definition::Tensor(tensor) => {
+                self.check_text(tensor.name.pattern)?;
+                self.check_text(tensor.buffer_type)?;
+                self.tensors.push(tensor);
+            }
+            Definition::Template(template) => {
+                self.check_template(&template)?;
+                self.templates.push(template);
+            }
+            Definition::Token { id, text } => {
+                self.tokens.insert(id, text);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_text(&self, text: u32) -> Result<(), String> {
+        if (text as usize) < self.texts.len() {
+            Ok(())
+        } else {
+            Err(format!("string {text} is not defined"))
+        }
+    }
+
+    fn check_template(&self, template: &Template) -> Result<(), String> {
+        for step in &template.steps {
+            self.check_text(step.op)?;
+            self.check_text(step.name.pattern)?;
+            for access in &step.accesses {
+                if access.tensor as usize >= self.tensors.len() {
+                    return Err(format!("tensor {} is not defined", access.tensor));
+                }
+                let end = match &access.region {
+                    Region::Fixed(strided) => strided.end(),
+                    Region::Indexed(indexed) => {
+                        if indexed.capture as usize >= template.captures.len() {
+                            return Err(format!("capture {} is not defined", indexed.capture));
+                        }
+                        indexed.end()
+                    }
+                };
+                // Whether it ends inside the tensor is for whoever shows it to
+                // judge; here it must only be a place in memory.
+                if end.is_none() {
+                    return Err(format!(
+                        "a region of tensor {} is impossible",
+                        access.tensor
+                    ));
+                }
+            }
+        }
+        for capture in &template.captures {
+            let step_exists = match capture.time {
+                CaptureTime::Begin => true,
+                CaptureTime::Step(step) => (step as usize) < template.steps.len(),
+            };
+            let pair_exists = capture
+                .pair
+                .is_none_or(|p| (p as usize) < template.captures.len());
+            let size = capture
+                .count
+                .iter()
+                .try_fold(1u64, |a, &n| a.checked_mul(n));
+            let size_is_sane = size.is_some_and(|n| n <= MOST_CAPTURE_ELEMENTS);
+            if !step_exists
+                || !pair_exists
+                || !size_is_sane
+                || !matches!(capture.width_bytes, 2 | 4 | 8)
+            {
+                return Err("a capture of a template is impossible".into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads one stream from its first segment to its end.
+pub struct StreamReader {
+    words: Words,
+    pub definitions: Definitions,
+    end: StreamEnd,
+    /// Until a record of definitions turns out damaged.
+    definitions_are_whole: bool,
+    /// Bytes of the records read so far, framing included.
+    record_bytes: u64,
+}
+
+impl StreamReader {
+    pub fn open(log_directory: &Path, stream: u32) -> Result<StreamReader, ReadError> {
+        Ok(StreamReader {
+            words: Words::open(log_directory, stream)?,
+            definitions: Definitions::default(),
+            end: StreamEnd::NotYet,
+            definitions_are_whole: true,
+            record_bytes: 0,
+        })
+    }
+
+    pub fn end(&self) -> StreamEnd {
+        self.end
+    }
+
+    pub fn record_bytes(&self) -> u64 {
+        self.record_bytes
+    }
+
+    /// The next event; `None` at the end of the stream. Definitions are taken in
+    /// on the way.
+    pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        while self.end == StreamEnd::NotYet {
+            let (segment, offset) = self.words.place();
+            let (framed, bytes) = self.words.next_record()?;
+            self.record_bytes += bytes;
+            let corrupt = |reason: String| {
+                Ok(Some(Event::Corrupt {
+                    segment,
+                    offset,
+                    reason,
+                }))
+            };
+            let (kind, body) = match framed {
+                Framed::Record { kind, body } => (kind, body),
+                Framed::End => {
+                    self.end = StreamEnd::Open;
+                    break;
+                }
+                Framed::Incomplete { kind, body } => {
+                    self.end = StreamEnd::Open;
+                    return Ok(match kind {
+                        RecordKind::Evaluation => self.partial(&body).map(Event::Partial),
+                        _ => None,
+                    });
+                }
+                Framed::Damaged { kind, reason } => {
+                    self.definitions_are_whole &= kind != RecordKind::Definitions;
+                    return corrupt(reason.into());
+                }
+                Framed::Lost { reason } => {
+                    self.end = StreamEnd::Open;
+                    return corrupt(format!("{reason}; the rest of the stream cannot be read"));
+                }
+            };
+            match kind {
+                RecordKind::End => self.end = StreamEnd::Closed,
+                RecordKind::Definitions => {
+                    if let Err(reason) = self.define(&body) {
+                        self.definitions_are_whole = false;
+                        return corrupt(reason);
+                    }
+                }
+                RecordKind::Evaluation => {
+                    return match self.evaluation(&body) {
+                        Ok(evaluation) => Ok(Some(Event::Evaluation(evaluation))),
+                        Err(reason) => corrupt(reason),
+                    };
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn define(&mut self, body: &[u64]) -> Result<(), String> {
+        if !self.definitions_are_whole {
+            return Err(
+                "definitions before these are damaged, so their numbers are not known".into(),
+            );
+        }
+        let (&bytes, rest) = body.split_first().ok_or("an empty definition record")?;
+        let raw: Vec<u8> = rest.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let raw = usize::try_from(bytes)
+            .ok()
+            .and_then(|n| raw.get(..n))
+            .ok_or("a definition record is too short")?;
+        for definition in decode_definitions(raw).map_err(|e| e.to_string())? {
+            self.definitions.add(definition)?;
+        }
+        Ok(())
+    }
+
+    fn evaluation(&self, body: &[u64]) -> Result<Evaluation, String> {
+        let mut evaluation = head(body).ok_or("an evaluation is too short")?;
+        let template = self
+            .definitions
+            .templates
+            .get(evaluation.template as usize)
+            .ok_or_else(|| format!("template {} is not defined", evaluation.template))?;
+        let begin_words = usize::try_from(body[4]).map_err(|_| "a length is too large")?;
+        let steps_at = EVAL_HEAD_WORDS
+            .checked_add(begin_words)
+            .ok_or("a length is too large")?;
+        if steps_at.checked_add(template.step_words() + EVAL_TAIL_WORDS) != Some(body.len()) {
+            return Err("an evaluation does not have the length that its template says".into());
+        }
+        evaluation.captures = vec![Vec::new(); template.captures.len()];
+        let mut begin = &body[EVAL_HEAD_WORDS..steps_at];
+        for (index, capture) in template.captures.iter().enumerate() {
+            if capture.time == CaptureTime::Begin {
+                evaluation.captures[index] = take_coded(&mut begin, capture.elements())?;
+                if evaluation.captures[index].len() as u64 != capture.elements() {
+                    return Err(
+                        "a captured array does not have the length that its template says".into(),
+                    );
+                }
+            }
+        }
+        let tokens = evaluation.first_of(template, CaptureKind::Tokens).len() as u64;
+        let sequences = take_coded(&mut begin, tokens)?
+            .into_iter()
+            .map(u32::try_from);
+        evaluation.sequences = sequences
+            .collect::<Result<_, _>>()
+            .map_err(|_| "a sequence number is impossible")?;
+        if !begin.is_empty() {
+            return Err("a begin section is longer than its arrays".into());
+        }
+        let mut steps = &body[steps_at..body.len() - EVAL_TAIL_WORDS];
+        let mut by_step: Vec<(u32, usize)> = template
+            .captures
+            .iter()
+            .enumerate()
+            .filter_map(|(i, c)| match c.time {
+                CaptureTime::Step(step) => Some((step, i)),
+                CaptureTime::Begin => None,
+            })
+            .collect();
+        by_step.sort_by_key(|&(step, _)| step);
+        let mut captures = by_step.into_iter().peekable();
+        evaluation.step_nanos.reserve_exact(template.steps.len());
+        for step in 0..template.steps.len() as u32 {
+            evaluation.step_nanos.push(steps[0]);
+            let executed = steps[0] != 0;
+            steps = &steps[1..];
+            while let Some((_, capture)) = captures.next_if(|&(s, _)| s == step) {
+                let def = &template.captures[capture];
+                let (words, rest) = steps.split_at(def.words());
+                if executed {
+                    evaluation.captures[capture] =
+                        unpack(words, def.width_bytes, def.elements() as usize)?;
+                }
+                steps = rest;
+            }
+        }
+        evaluation.end_nanos = body[body.len() - 2];
+        evaluation.ticks = body[body.len() - 1] as u32;
+        evaluation.flags = (body[body.len() - 1] >> 32) as u32;
+        Ok(evaluation)
+    }
+
+    /// Of an evaluation that never ended: its head, and how far it came. Times
+    /// are kept; captures are not, because their last word may be missing.
+    fn partial(&self, body: &[u64]) -> Option<Evaluation> {
+        let mut evaluation = head(body)?;
+        let template = self
+            .definitions
+            .templates
+            .get(evaluation.template as usize)?;
+        let mut at = EVAL_HEAD_WORDS.checked_add(usize::try_from(body[4]).ok()?)?;
+        for step in 0..template.steps.len() as u32 {
+            evaluation
+                .step_nanos
+                .push(body.get(at).copied().unwrap_or(0));
+            let captured: usize = template
+                .captures
+                .iter()
+                .filter(|c| c.time == CaptureTime::Step(step))
+                .map(|c| c.words())
+                .sum();
+            at += 1 + captured;
+        }
+        evaluation.ticks = evaluation.step_nanos.iter().filter(|&&t| t != 0).count() as u32;
+        (evaluation.begin_nanos != 0).then_some(evaluation)
+    }
+}
+
+fn head(body: &[u64]) -> Option<Evaluation> {
+    if body.len() < EVAL_HEAD_WORDS + EVAL_TAIL_WORDS {
+        return None;
+    }
+    Some(Evaluation {
+        number: body[0],
+        template: body[1] as u32,
+        phase: Phase::from_u8((body[1] >> 32) as u8),
+        threads: (body[1] >> 48) as u16,
+        context: body[2],
+        begin_nanos: body[3],
+        end_nanos: 0,
+        ticks: 0,
+        flags: 0,
+        step_nanos: Vec::new(),
+        captures: Vec::new(),
+        sequences: Vec::new(),
+    })
+}
+
+/// An array in the coding that `capture` chooses at the begin: see
+/// `docs/trace-format.md`, "Begin section". At most `most_elements`.
+fn take_coded(words: &mut &[u64], most_elements: u64) -> Result<Vec<i64>, String> {
+    let (&header, rest) = words.split_first().ok_or("a begin section is too short")?;
+    if header >> 8 > most_elements {
+        return Err("a captured array is longer than its template says".into());
+    }
+    let elements = (header >> 8) as usize;
+    let coding = header as u8;
+    if coding == 1 {
+        let (&runs, rest) = rest.split_first().ok_or("a begin section is too short")?;
+        let runs = usize::try_from(runs)
+            .ok()
+            .and_then(|n| n.checked_mul(3))
+            .ok_or("a length is too large")?;
+        let triples = rest.get(..runs).ok_or("a begin section is too short")?;
+        let mut values = Vec::new();
+        for run in triples.chunks_exact(3) {
+            if run[2] > (elements - values.len()) as u64 {
+                return Err("the runs of an array add up to too many elements".into());
+            }
+            values
+                .extend((0..run[2]).map(|i| (run[0].wrapping_add(run[1].wrapping_mul(i))) as i64));
+        }
+        *words = &rest[runs..];
+        return if values.len() == elements {
+            Ok(values)
+        } else {
+            Err("the runs of an array are too few".into())
+        };
+    }
+    if !matches!(coding, 2 | 4 | 8) {
+        return Err(format!("an array has the unknown coding {coding}"));
+    }
+    let used = elements
+        .checked_mul(usize::from(coding))
+        .ok_or("a length is too large")?
+        .div_ceil(8);
+    let data = rest.get(..used).ok_or("a begin section is too short")?;
+    let values = unpack(data, coding, elements)?;
+    *words = &rest[used..];
+    Ok(values)
+}
+
+fn unpack(words: &[u64], width_bytes: u8, elements: usize) -> Result<Vec<i64>, String> {
+    let width = u32::from(width_bytes) * 8;
+    if !matches!(width, 16 | 32 | 64) {
+        return Err(format!("elements of {width_bytes} bytes are unknown"));
+    }
+    let per_word = (64 / width) as usize;
+    let mask = if width == 64 {
+        u64::MAX
+    } else {
+        (1 << width) - 1
+    };
+    Ok((0..elements)
+        .map(|i| (words[i / per_word] >> (width as usize * (i % per_word)) & mask) as i64)
+        .collect())
+}

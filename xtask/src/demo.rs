@@ -1,0 +1,75 @@
+//! `cargo xtask demo`: the main job on the built-in models, start to end.
+
+use crate::house::House;
+use crate::install::{For, install};
+use crate::step::{Outcome, Step};
+
+const DENSE: &str = "models/shakespeare-dense.gguf";
+const MOE: &str = "models/shakespeare-moe.gguf";
+
+pub const WHERE_TO_LOOK_NEXT: &str = "
+where to look next:
+  docs/guide.md                                  a tour of every command, with its output
+  target/release/tensorscope --help              the commands
+  target/release/tensorscope inspect MODEL.gguf  the same for a model of yours";
+
+/// One line a step: name, what the reader will see, arguments.
+pub fn steps() -> Vec<Step> {
+    vec![
+        Step::new(
+            "install",
+            "what the build needs",
+            "install the packages named above, then run `cargo xtask demo` again",
+            |house| install(house, For::Build),
+        ),
+        Step::new(
+            "build",
+            "tensorscope and llama.cpp (minutes the first time, on two cores)",
+            "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package",
+            |house| house.cargo(&["build"], &[]),
+        ),
+        show(
+            "dense model",
+            "what is in a small dense model, byte by byte",
+            &["inspect", DENSE],
+        ),
+        show(
+            "moe model",
+            "the same with experts: bytes read per token are fewer than bytes stored",
+            &["inspect", MOE],
+        ),
+        show(
+            "lookup",
+            "which tensor, layer and expert owns one byte of the file",
+            &["inspect", MOE, "--lookup", "1000000"],
+        ),
+    ]
+}
+
+fn show(name: &'static str, title: &'static str, args: &'static [&'static str]) -> Step {
+    Step::new(
+        name,
+        title,
+        "run the command above by hand; if models/ is damaged, `git checkout models` brings it back",
+        move |house| tensorscope(house, args),
+    )
+}
+
+fn tensorscope(house: &House, args: &[&str]) -> Outcome {
+    let mut command = house.command(house.tensorscope());
+    command.args(args);
+    house.run(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_models_are_in_the_checkout() {
+        let house = House::new();
+        for model in [DENSE, MOE] {
+            assert!(house.root().join(model).is_file(), "{model}");
+        }
+    }
+}

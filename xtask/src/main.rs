@@ -1,0 +1,64 @@
+//! Developer commands, run as `cargo xtask COMMAND`.
+//!
+//! This program runs before anything else is installed, so it uses `std` only:
+//! it compiles in seconds and needs nothing but a linker.
+//!
+//! `main` maps results to exit codes: 0 fine, 1 a step failed, 2 bad usage.
+
+mod demo;
+mod examples;
+mod house;
+mod install;
+mod licences;
+mod source;
+mod step;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+use house::House;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  demo            install what is missing, build, and do the main job on the built-in models
+  test            install what tests need and run all checks; what CI runs
+  test --quick    formatting, tidy, clippy and unit tests; for every few minutes
+  tidy            the house rules alone (seconds, builds nothing)
+  bless           write today's output into the examples of README.md and docs/guide.md
+  licences        the licence check alone (seconds, builds nothing)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let steps = match args.as_slice() {
+        ["demo"] => demo::steps(),
+        ["test"] => test::all(),
+        ["test", "--quick"] => test::quick(),
+        ["tidy"] => vec![test::tidy()],
+        ["bless"] => test::bless(),
+        ["licences"] => vec![test::licences()],
+        ["help" | "--help" | "-h"] => {
+            step::say(USAGE.trim_end());
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!(
+                "xtask: unknown arguments: `{}`\n\n{}",
+                args.join(" "),
+                USAGE.trim_end()
+            );
+            return ExitCode::from(2);
+        }
+    };
+    if step::run_all(&House::new(), args[0], &steps) {
+        if args[0] == "demo" {
+            step::say(demo::WHERE_TO_LOOK_NEXT);
+        }
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

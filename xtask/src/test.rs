@@ -1,0 +1,227 @@
+//! `cargo xtask test`: all checks, in the order in which they fail fastest.
+//!
+//! Everything that compiles uses the same profile and the same selection of
+//! packages, so that llama.cpp is compiled once; the step "compiled once"
+//! counts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::examples::{self, Mode};
+use crate::house::House;
+use crate::install::{For, install, venv_python};
+use crate::step::{Outcome, Step, say};
+use crate::{licences, tidy};
+
+/// What CI runs.
+pub fn all() -> Vec<Step> {
+    // A checkout that has lived through an update of llama-cpp-sys-2 has older
+    // builds lying about, so it is the growth that counts.
+    let before = llama_builds(House::new().target());
+    vec![
+        Step::new(
+            "install",
+            "what tests need",
+            "install what is named above, then run `cargo xtask test` again",
+            |house| install(house, For::Tests),
+        ),
+        fmt(),
+        licences(),
+        tidy(),
+        build(),
+        clippy(),
+        Step::new(
+            "tests",
+            "unit, property, golden and whole-program tests",
+            "run the failing test alone: cargo test --release --workspace NAME",
+            |house| run_tests(house, &["--all-targets"]),
+        ),
+        Step::new(
+            "doc tests",
+            "examples in the documentation compile and hold",
+            "run it alone: cargo test --release --workspace --doc",
+            |house| house.cargo(&["test"], &["--doc", "--quiet"]),
+        ),
+        Step::new(
+            "docs",
+            "the documentation builds without a warning",
+            "fix the links and code blocks named above",
+            |house| {
+                let mut doc = house.cargo_command(
+                    &["doc"],
+                    &["--no-deps", "--document-private-items", "--quiet"],
+                );
+                // The readers are developers: a link to a private item helps them.
+                let flags = "-D warnings -A rustdoc::private_intra_doc_links";
+                doc.env("RUSTDOCFLAGS", flags);
+                house.run(doc)
+            },
+        ),
+        // loom: `RUSTFLAGS="--cfg loom" cargo test --release -p trace --lib loom`
+        // with --target-dir target/loom belongs here, once `trace` has such tests.
+        Step::new(
+            "python",
+            "our reader agrees with PyPI's gguf on every tensor of every fixture",
+            "the lines above name fixture and tensor; if it is synth that failed, run that command alone",
+            compare_with_python,
+        ),
+        Step::new(
+            "examples",
+            "outputs in README.md and docs/guide.md are what the program prints",
+            "if the new output is right, run `cargo xtask bless` and read the diff",
+            |house| examples::run(house, Mode::Check),
+        ),
+        Step::new(
+            "compiled once",
+            "llama.cpp was not compiled twice",
+            "some step chose another profile, package selection or feature set: see docs/decisions/0001-one-build-profile.md",
+            move |house| grew_by_at_most_one(&before, &llama_builds(house.target())),
+        ),
+    ]
+}
+
+/// What a developer runs every few minutes: nothing is installed, no
+/// whole-program tests, no docs, no Python.
+pub fn quick() -> Vec<Step> {
+    vec![
+        fmt(),
+        tidy(),
+        clippy(),
+        Step::new(
+            "unit tests",
+            "of libraries and programs; whole-program tests are left to `cargo xtask test`",
+            "run the failing test alone: cargo test --release --workspace NAME",
+            |house| run_tests(house, &["--lib", "--bins"]),
+        ),
+    ]
+}
+
+/// Brings the examples in the documents up to date.
+pub fn bless() -> Vec<Step> {
+    vec![
+        build(),
+        Step::new(
+            "bless",
+            "write today's output into README.md and docs/guide.md",
+            "the lines above name the document",
+            |house| examples::run(house, Mode::Bless),
+        ),
+    ]
+}
+
+pub fn tidy() -> Step {
+    Step::new(
+        "tidy",
+        "the house rules that a program can check",
+        "each line above names the file and the rule; the rules are in xtask/src/tidy.rs",
+        tidy::check,
+    )
+}
+
+pub fn licences() -> Step {
+    Step::new(
+        "licences",
+        "every dependency has a licence on the list",
+        "use another crate, or add the licence to xtask/src/licences.rs and say why in docs/decisions/",
+        licences::check,
+    )
+}
+
+fn build() -> Step {
+    Step::new(
+        "build",
+        "everything, in the one profile (minutes the first time: llama.cpp)",
+        "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package",
+        |house| house.cargo(&["build"], &["--all-targets"]),
+    )
+}
+
+fn fmt() -> Step {
+    Step::new("fmt", "formatting", "run `cargo fmt --all`", |house| {
+        house.run(house.bare_cargo(&["fmt", "--all", "--check"]))
+    })
+}
+
+fn clippy() -> Step {
+    Step::new(
+        "clippy",
+        "lints, with warnings as errors",
+        "fix the lints above; where one is wrong, `#[expect(…, reason = \"…\")]` on the smallest item",
+        |house| {
+            house.cargo(
+                &["clippy"],
+                &["--all-targets", "--quiet", "--", "-D", "warnings"],
+            )
+        },
+    )
+}
+
+/// nextest is faster and says more on failure; plain `cargo test` runs the
+/// same tests where it is not installed.
+fn run_tests(house: &House, selection: &[&str]) -> Outcome {
+    if house.succeeds(house.bare_cargo(&["nextest", "--version"])) {
+        house.cargo(&["nextest", "run"], selection)
+    } else {
+        house.cargo(&["test"], selection)
+    }
+}
+
+/// Generates the fixtures, then compares both readers on them and on the
+/// built-in models.
+fn compare_with_python(house: &House) -> Outcome {
+    let fixtures = house.target().join("fixtures");
+    let python = |script: &str| {
+        let mut command = house.command(venv_python(house));
+        command.arg(house.root().join("tests/python").join(script));
+        command.arg(house.tensorscope());
+        command
+    };
+    let mut make = python("make_fixtures.py");
+    make.arg(&fixtures);
+    house.run(make)?;
+    let mut check = python("check_gguf.py");
+    check.arg(house.root().join("models")).arg(&fixtures);
+    house.run(check)
+}
+
+/// Output folders of llama.cpp's build, one for each time that cargo saw a
+/// reason to build it.
+fn llama_builds(target: &Path) -> Vec<PathBuf> {
+    fs::read_dir(target.join("release/build"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("llama-cpp-sys-2-")
+        })
+        .map(|entry| entry.path().join("out/build"))
+        .filter(|path| path.is_dir())
+        .collect()
+}
+
+fn grew_by_at_most_one(before: &[PathBuf], after: &[PathBuf]) -> Outcome {
+    let fresh: Vec<_> = after.iter().filter(|path| !before.contains(path)).collect();
+    match fresh.len() {
+        0 => say("    llama.cpp was there already"),
+        1 => say("    llama.cpp was compiled once"),
+        n => return Err(format!("llama.cpp was compiled {n} times: {fresh:?}")),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_build_of_llama_is_noticed() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let old = paths(&["old"]);
+        assert!(grew_by_at_most_one(&old, &old).is_ok());
+        assert!(grew_by_at_most_one(&old, &paths(&["old", "a"])).is_ok());
+        assert!(grew_by_at_most_one(&old, &paths(&["old", "a", "b"])).is_err());
+    }
+}
