@@ -62,11 +62,15 @@ pub fn in_bounds(value: i64, bound: u64) -> bool {
     (value as u64) < bound
 }
 
-/// Bytes that hold every value below `bound`.
+/// Stored instead of an index that is out of bounds: all ones in every width,
+/// which [`width_for`] keeps out of bounds.
+pub const BAD_INDEX: i64 = -1;
+
+/// Bytes that hold every value below `bound`, and [`BAD_INDEX`] besides.
 pub fn width_for(bound: u64) -> u8 {
     match bound {
-        0..=0x1_0000 => 2,
-        0x1_0001..=0x1_0000_0000 => 4,
+        0..=0xffff => 2,
+        0x1_0000..=0xffff_ffff => 4,
         _ => 8,
     }
 }
@@ -84,7 +88,13 @@ impl<F: FnMut(u64)> Packer<F> {
     #[inline(always)]
     pub fn new(width_bytes: u8, put: F) -> Self {
         let width_bits = u32::from(width_bytes) * 8;
-        Packer { put, word: 0, bits: 0, width_bits, mask: u64::MAX >> (64 - width_bits) }
+        Packer {
+            put,
+            word: 0,
+            bits: 0,
+            width_bits,
+            mask: u64::MAX >> (64 - width_bits),
+        }
     }
 
     #[inline(always)]
@@ -112,7 +122,8 @@ impl<F: FnMut(u64)> Packer<F> {
 pub fn encode(values: &[i64], out: &mut Vec<u64>) {
     let header = (values.len() as u64) << 8;
     let widest = values.iter().map(|&v| v as u64).max().unwrap_or(0);
-    let width = width_for(widest.saturating_add(1));
+    // The widest value itself must fit; there is no bad value to keep apart.
+    let width = width_for(widest);
     let plain_words = (values.len() * usize::from(width)).div_ceil(8);
     let start = out.len();
     out.push(header | 1);
@@ -122,7 +133,10 @@ pub fn encode(values: &[i64], out: &mut Vec<u64>) {
     // Give up on runs as soon as they are no shorter.
     while let (Some(&first), true) = (rest.first(), runs * 3 + 1 < plain_words) {
         let step = rest.get(1).map_or(0, |second| second.wrapping_sub(first));
-        let length = 1 + rest.windows(2).take_while(|w| w[1].wrapping_sub(w[0]) == step).count();
+        let length = 1 + rest
+            .windows(2)
+            .take_while(|w| w[1].wrapping_sub(w[0]) == step)
+            .count();
         out.extend([first as u64, step as u64, length as u64]);
         rest = &rest[length..];
         runs += 1;

@@ -66,7 +66,11 @@ pub unsafe fn compute(
     let before = unsafe {
         let before = ((*plan).abort_callback, (*plan).abort_callback_data);
         recorder.chained = before;
-        (*plan).abort_callback = Some(if recorder.is_timed() { on_timed_tick } else { on_tick });
+        (*plan).abort_callback = Some(if recorder.is_timed() {
+            on_timed_tick
+        } else {
+            on_tick
+        });
         (*plan).abort_callback_data = std::ptr::from_mut(recorder).cast();
         before
     };
@@ -91,7 +95,10 @@ unsafe extern "C" fn on_tick(data: *mut c_void) -> bool {
     // SAFETY: called from the graph that `begin` saw.
     unsafe { recorder.tick() };
     // SAFETY: the program's own callback with its own data.
-    recorder.chained.0.is_some_and(|callback| unsafe { callback(recorder.chained.1) })
+    recorder
+        .chained
+        .0
+        .is_some_and(|callback| unsafe { callback(recorder.chained.1) })
 }
 
 unsafe extern "C" fn on_timed_tick(data: *mut c_void) -> bool {
@@ -102,5 +109,8 @@ unsafe extern "C" fn on_timed_tick(data: *mut c_void) -> bool {
     unsafe { recorder.tick() };
     recorder.add_self_time(timer);
     // SAFETY: as in `on_tick`.
-    recorder.chained.0.is_some_and(|callback| unsafe { callback(recorder.chained.1) })
+    recorder
+        .chained
+        .0
+        .is_some_and(|callback| unsafe { callback(recorder.chained.1) })
 }

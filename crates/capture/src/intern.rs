@@ -30,7 +30,10 @@ impl Interner {
 
     pub fn name(&mut self, name: &[u8]) -> Name {
         let (pattern, number) = split_number(name);
-        Name { pattern: self.text(&pattern), number }
+        Name {
+            pattern: self.text(&pattern),
+            number,
+        }
     }
 
     pub fn tensor(&mut self, tensor: TensorDef) -> u32 {
@@ -56,7 +59,10 @@ impl Interner {
 
     /// Notes what a token stands for; the caller does so once per token.
     pub fn token(&mut self, id: u32, text: &[u8]) {
-        self.pending.push(Definition::Token { id, text: text.to_vec() });
+        self.pending.push(Definition::Token {
+            id,
+            text: text.to_vec(),
+        });
     }
 
     /// What has to be written first; `written` when it was.

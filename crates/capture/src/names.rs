@@ -12,10 +12,17 @@ pub type Places = HashMap<Vec<u8>, FilePlace>;
 /// nothing. Numbers that would not print back the same (leading zeros, too
 /// large) stay in the text.
 pub fn split_number(name: &[u8]) -> (Vec<u8>, Option<u32>) {
-    let Some(last) = name.iter().rposition(u8::is_ascii_digit) else { return (name.to_vec(), None) };
-    let first = name[..last].iter().rposition(|b| !b.is_ascii_digit()).map_or(0, |i| i + 1);
+    let Some(last) = name.iter().rposition(u8::is_ascii_digit) else {
+        return (name.to_vec(), None);
+    };
+    let first = name[..last]
+        .iter()
+        .rposition(|b| !b.is_ascii_digit())
+        .map_or(0, |i| i + 1);
     let digits = &name[first..=last];
-    let number = std::str::from_utf8(digits).ok().and_then(|d| d.parse::<u32>().ok());
+    let number = std::str::from_utf8(digits)
+        .ok()
+        .and_then(|d| d.parse::<u32>().ok());
     match number {
         Some(number) if digits.len() == 1 || digits[0] != b'0' => {
             let mut pattern = name[..first].to_vec();
@@ -40,22 +47,31 @@ pub enum LayerHint {
 /// Understands `blk.N.…`, `cache_k_lN`, `name-N`, each also with the remarks in
 /// parentheses that ggml appends to views.
 pub fn layer_hint(name: &[u8]) -> LayerHint {
-    let end = name.windows(2).position(|w| w == b" (").unwrap_or(name.len());
+    let end = name
+        .windows(2)
+        .position(|w| w == b" (")
+        .unwrap_or(name.len());
     let name = &name[..end];
-    let number = |digits: &[u8]| std::str::from_utf8(digits).ok().and_then(|d| d.parse::<u32>().ok());
+    let number = |digits: &[u8]| {
+        std::str::from_utf8(digits)
+            .ok()
+            .and_then(|d| d.parse::<u32>().ok())
+    };
     if let Some(rest) = name.strip_prefix(b"blk.") {
         let digits = rest.split(|&b| b == b'.').next().unwrap_or(&[]);
         return number(digits).map_or(LayerHint::Outside, LayerHint::Layer);
     }
     if name.starts_with(b"cache_") {
-        let digits = name.iter().rposition(|&b| b == b'l').map_or(&[][..], |i| &name[i + 1..]);
+        let digits = name
+            .iter()
+            .rposition(|&b| b == b'l')
+            .map_or(&[][..], |i| &name[i + 1..]);
         return number(digits).map_or(LayerHint::Outside, LayerHint::Layer);
     }
-    if let Some(dash) = name.iter().rposition(|&b| b == b'-') {
-        if let Some(layer) = number(&name[dash + 1..]) {
+    if let Some(dash) = name.iter().rposition(|&b| b == b'-')
+        && let Some(layer) = number(&name[dash + 1..]) {
             return LayerHint::Layer(layer);
         }
-    }
     if name.is_empty() || name.starts_with(b"node_") || name.starts_with(b"leaf_") {
         return LayerHint::Unnamed;
     }
@@ -69,7 +85,11 @@ mod tests {
     #[test]
     fn the_last_number_is_taken_out_if_it_prints_back() {
         let check = |name: &str, pattern: &str, number: Option<u32>| {
-            assert_eq!(split_number(name.as_bytes()), (pattern.as_bytes().to_vec(), number), "{name}");
+            assert_eq!(
+                split_number(name.as_bytes()),
+                (pattern.as_bytes().to_vec(), number),
+                "{name}"
+            );
         };
         check("ffn_norm-12", "ffn_norm-\0", Some(12));
         check("blk.3.attn_q.weight", "blk.\0.attn_q.weight", Some(3));

@@ -8,13 +8,15 @@ use std::{
     ffi::{CStr, c_void},
 };
 
-use ggml::{Fusion, Graph, Known, NodeAccess, OpNumbers, Slot, StepNodes, Tensor, check::Api, step_accesses};
+use ggml::{
+    Fusion, Graph, Known, NodeAccess, OpNumbers, Slot, StepNodes, Tensor, check::Api, step_accesses,
+};
 use gguf::types::GgmlType;
 use trace::{
     region::{IndexOrder, Indexed, Region},
     template::{
-        AccessDef, CaptureDef, CaptureKind, CaptureTime, Direction, Operand, Step, Template, TensorDef,
-        TensorKind,
+        AccessDef, CaptureDef, CaptureKind, CaptureTime, Direction, Operand, Step, Template,
+        TensorDef, TensorKind,
     },
 };
 
@@ -72,8 +74,12 @@ impl Plan {
             capture_of: HashMap::new(),
         };
         let op_of = |node| knowledge.ops.op_of(node);
-        let stepped =
-            ggml::executed_steps(&nodes, op_of, |tensor| graph.use_count(tensor), knowledge.fusion);
+        let stepped = ggml::executed_steps(
+            &nodes,
+            op_of,
+            |tensor| graph.use_count(tensor),
+            knowledge.fusion,
+        );
         let mut layer = None;
         let mut found: Vec<NodeAccess> = Vec::new();
         let mut steps = Vec::with_capacity(stepped.len());
@@ -83,8 +89,10 @@ impl Plan {
             let result = nodes[step.result()];
             layer = builder.layer_of(result, &found, layer);
             builder.capture_special(number as u32, result, layer);
-            let accesses =
-                found.iter().filter_map(|access| builder.access(number as u32, access, layer)).collect();
+            let accesses = found
+                .iter()
+                .filter_map(|access| builder.access(number as u32, access, layer))
+                .collect();
             let (node, fused_nodes) = match step {
                 StepNodes::One(node) => (node, 1),
                 StepNodes::RmsNormMul { norm } => (norm, 2),
@@ -120,7 +128,8 @@ impl<'g> Builder<'_, 'g> {
             StepNodes::One(node) => {
                 // SAFETY: the number comes from a live node of this library, which
                 // answers with a static string.
-                let name = unsafe { CStr::from_ptr((self.knowledge.api.ggml_op_name)(nodes[node].op())) };
+                let name =
+                    unsafe { CStr::from_ptr((self.knowledge.api.ggml_op_name)(nodes[node].op())) };
                 self.interner.text(name.to_bytes())
             }
         }
@@ -128,16 +137,24 @@ impl<'g> Builder<'_, 'g> {
 
     /// The layer that the node's name tells, else that of a weight or cache it
     /// touches, else the one before.
-    fn layer_of(&self, node: Tensor<'g>, accesses: &[NodeAccess<'g>], current: Option<u32>) -> Option<u32> {
+    fn layer_of(
+        &self,
+        node: Tensor<'g>,
+        accesses: &[NodeAccess<'g>],
+        current: Option<u32>,
+    ) -> Option<u32> {
         match layer_hint(node.name()) {
             LayerHint::Layer(layer) => return Some(layer),
             LayerHint::Outside => return None,
             LayerHint::Unnamed => {}
         }
-        let from_tensor = accesses.iter().find_map(|access| match layer_hint(access.tensor.root().name()) {
-            LayerHint::Layer(layer) => Some(layer),
-            _ => None,
-        });
+        let from_tensor =
+            accesses
+                .iter()
+                .find_map(|access| match layer_hint(access.tensor.root().name()) {
+                    LayerHint::Layer(layer) => Some(layer),
+                    _ => None,
+                });
         from_tensor.or(current)
     }
 
@@ -149,18 +166,22 @@ impl<'g> Builder<'_, 'g> {
                 self.capture(step, source, CaptureKind::Positions, u64::MAX, None);
             }
         }
-        if node.name().starts_with(b"ffn_moe_weighted") {
-            if let Some(weights) = node.src(1).filter(|w| w.ty() == GgmlType::F32.as_u32()) {
+        if node.name().starts_with(b"ffn_moe_weighted")
+            && let Some(weights) = node.src(1).filter(|w| w.ty() == GgmlType::F32.as_u32()) {
                 let ne = weights.extents();
                 // One weight per expert and token: [1, n_used, n_tokens].
                 if ne[0] == 1 && ne[3] == 1 && !self.capture_of.contains_key(&weights) {
                     self.capture(step, weights, CaptureKind::ExpertWeights, u64::MAX, layer);
                 }
             }
-        }
     }
 
-    fn access(&mut self, step: u32, access: &NodeAccess<'g>, layer: Option<u32>) -> Option<AccessDef> {
+    fn access(
+        &mut self,
+        step: u32,
+        access: &NodeAccess<'g>,
+        layer: Option<u32>,
+    ) -> Option<AccessDef> {
         let region = match &access.region {
             Region::Fixed(strided) if strided.bytes() == 0 => return None,
             Region::Fixed(strided) => Region::Fixed(strided.clone()),
@@ -223,6 +244,7 @@ impl<'g> Builder<'_, 'g> {
         let kind = match tensor.name() {
             b"inp_tokens" => CaptureKind::Tokens,
             b"inp_pos" => CaptureKind::Positions,
+            b"out_ids" | b"inp_out_ids" => CaptureKind::OutputRows,
             _ => kind,
         };
         let (ne, nb) = (tensor.extents(), tensor.nb());
@@ -236,12 +258,30 @@ impl<'g> Builder<'_, 'g> {
             count: count.map(|n| n as usize),
             strides_bytes: std::array::from_fn(|i| nb[i + from] as usize),
             bound,
-            width_bytes: if element == Element::F32 { 4 } else { width_for(bound) },
+            width_bytes: if element == Element::F32 {
+                4
+            } else {
+                width_for(bound)
+            },
         };
-        let time = if is_leaf(tensor) { CaptureTime::Begin } else { CaptureTime::Step(step) };
+        let time = if is_leaf(tensor) {
+            CaptureTime::Begin
+        } else {
+            CaptureTime::Step(step)
+        };
         let number = self.captures.len() as u32;
         let width_bytes = source.width_bytes;
-        self.captures.push((CaptureDef { kind, time, count, width_bytes, layer, pair: None }, source));
+        self.captures.push((
+            CaptureDef {
+                kind,
+                time,
+                count,
+                width_bytes,
+                layer,
+                pair: None,
+            },
+            source,
+        ));
         self.capture_of.insert(tensor, number);
         Some(number)
     }
@@ -290,7 +330,10 @@ impl<'g> Builder<'_, 'g> {
             // string that lives as long as the buffer type.
             let (name, usage) = unsafe {
                 let buft = (api.ggml_backend_buffer_get_type)(buffer);
-                (CStr::from_ptr((api.ggml_backend_buft_name)(buft)), (api.ggml_backend_buffer_get_usage)(buffer))
+                (
+                    CStr::from_ptr((api.ggml_backend_buft_name)(buft)),
+                    (api.ggml_backend_buffer_get_usage)(buffer),
+                )
             };
             (self.interner.text(name.to_bytes()), usage)
         };
@@ -325,17 +368,31 @@ impl<'g> Builder<'_, 'g> {
             .collect();
         at_steps.sort_by_key(|&(step, _)| step);
         let mut has_capture = vec![false; steps.len()];
-        at_steps.iter().for_each(|&(step, _)| has_capture[step as usize] = true);
+        at_steps
+            .iter()
+            .for_each(|&(step, _)| has_capture[step as usize] = true);
         let unknown_ops = steps.iter().filter(|s| !s.op_is_known).count() as u64;
-        let accesses = steps.iter().flat_map(|s| &s.accesses).map(access_count).sum();
+        let accesses = steps
+            .iter()
+            .flat_map(|s| &s.accesses)
+            .map(access_count)
+            .sum();
         let captures = self.captures.into_iter().map(|(def, _)| def).collect();
-        let template = Template { nodes, steps, captures };
+        let template = Template {
+            nodes,
+            steps,
+            captures,
+        };
         Plan {
             steps: template.steps.len(),
             step_words: template.step_words(),
             template: self.interner.template(template),
-            tokens: begin.iter().position(|(kind, _)| *kind == CaptureKind::Tokens),
-            positions: begin.iter().position(|(kind, _)| *kind == CaptureKind::Positions),
+            tokens: begin
+                .iter()
+                .position(|(kind, _)| *kind == CaptureKind::Tokens),
+            positions: begin
+                .iter()
+                .position(|(kind, _)| *kind == CaptureKind::Positions),
             begin: begin.into_iter().map(|(_, source)| source).collect(),
             at_steps,
             has_capture,
@@ -356,7 +413,9 @@ fn access_count(access: &AccessDef) -> u64 {
         Region::Fixed(_) => 1,
         Region::Indexed(indexed) => match indexed.order {
             IndexOrder::EachInOrder => indexed.count.iter().product(),
-            IndexOrder::DistinctAscending => indexed.count.iter().product::<u64>().min(indexed.bound),
+            IndexOrder::DistinctAscending => {
+                indexed.count.iter().product::<u64>().min(indexed.bound)
+            }
         },
     }
 }

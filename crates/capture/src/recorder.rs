@@ -117,7 +117,10 @@ impl Recorder {
             next_victim: 0,
             knowledge,
             interner: Interner::default(),
-            batch: Batch { phase: Phase::Unknown, tokens: VecDeque::new() },
+            batch: Batch {
+                phase: Phase::Unknown,
+                tokens: VecDeque::new(),
+            },
             scratch: Vec::with_capacity(4096),
             begin_words: Vec::with_capacity(4096),
             counts: Counts::default(),
@@ -165,8 +168,11 @@ impl Recorder {
         // SAFETY: the plan was made from this graph, whose inputs are filled.
         unsafe { self.read_inputs() };
         let plan = &self.plans[self.current].plan;
-        self.body_words = EVAL_HEAD_WORDS + self.begin_words.len() + plan.step_words + EVAL_TAIL_WORDS;
-        if !self.write_definitions() || !self.appender.begin(RecordKind::Evaluation, self.body_words) {
+        self.body_words =
+            EVAL_HEAD_WORDS + self.begin_words.len() + plan.step_words + EVAL_TAIL_WORDS;
+        if !self.write_definitions()
+            || !self.appender.begin(RecordKind::Evaluation, self.body_words)
+        {
             let plan = &self.plans[self.current].plan;
             self.status.count_lost(plan.steps as u64, plan.accesses);
             return false;
@@ -174,7 +180,8 @@ impl Recorder {
         let plan = &self.plans[self.current].plan;
         let threads = u64::from(u16::try_from(threads).unwrap_or(0));
         self.appender.put(number);
-        self.appender.put(u64::from(plan.template) | (self.batch.phase as u64) << 32 | threads << 48);
+        self.appender
+            .put(u64::from(plan.template) | (self.batch.phase as u64) << 32 | threads << 48);
         self.appender.put(0);
         // Read as late as possible: what we did so far is not the program's time.
         self.appender.put(now_nanos());
@@ -231,7 +238,8 @@ impl Recorder {
         }
         let ticks = self.step as u64 + u64::from(self.extra_ticks);
         self.appender.put(end);
-        self.appender.put(ticks & 0xffff_ffff | u64::from(self.flags) << 32);
+        self.appender
+            .put(ticks & 0xffff_ffff | u64::from(self.flags) << 32);
         self.appender.commit();
         self.appender.count_bytes(self.body_words);
         self.status.count_committed();
@@ -245,7 +253,11 @@ impl Recorder {
     #[cold]
     unsafe fn capture_at(&mut self, step: usize) {
         let plan = &self.plans[self.current].plan;
-        while let Some((_, source)) = plan.at_steps.get(self.next_capture).filter(|(s, _)| *s as usize == step) {
+        while let Some((_, source)) = plan
+            .at_steps
+            .get(self.next_capture)
+            .filter(|(s, _)| *s as usize == step)
+        {
             self.next_capture += 1;
             let mut bad = 0;
             let appender = &mut self.appender;
@@ -253,8 +265,9 @@ impl Recorder {
             // SAFETY: inputs of the step are complete (contract of `tick`).
             unsafe {
                 source.for_each(|value| {
-                    bad += u64::from(!gather::in_bounds(value, source.bound));
-                    packer.push(value);
+                    let is_good = gather::in_bounds(value, source.bound);
+                    bad += u64::from(!is_good);
+                    packer.push(if is_good { value } else { gather::BAD_INDEX });
                 });
             }
             packer.finish();
@@ -303,9 +316,12 @@ impl Recorder {
             // Evaluations take the batch's tokens in order; a batch that llama.cpp
             // regrouped by sequence is searched.
             let found = self.batch.tokens.iter().position(|t| {
-                i64::from(t.token) == token && positions.get(i).is_none_or(|&p| p == i64::from(t.position))
+                i64::from(t.token) == token
+                    && positions.get(i).is_none_or(|&p| p == i64::from(t.position))
             });
-            let Some(found) = found.and_then(|at| self.batch.tokens.remove(at)) else { break };
+            let Some(found) = found.and_then(|at| self.batch.tokens.remove(at)) else {
+                break;
+            };
             self.scratch.push(i64::from(found.sequence));
         }
         if self.scratch.len() != tokens.len() {
@@ -383,7 +399,9 @@ impl Recorder {
 
     /// Cycles (see [`cycles`]) spent inside the recorder since the last call.
     pub fn take_self_cycles(&mut self) -> u64 {
-        self.timing.as_mut().map_or(0, |timing| std::mem::take(&mut timing.cycles))
+        self.timing
+            .as_mut()
+            .map_or(0, |timing| std::mem::take(&mut timing.cycles))
     }
 }
 
@@ -408,7 +426,8 @@ fn is_index(source: &Source) -> bool {
 /// of each node. Pointers alone do not suffice, graph memory is recycled.
 fn fingerprint(graph: Graph<'_>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut add = |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    let mut add =
+        |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
     for node in graph.nodes() {
         add(node.as_ptr() as u64);
         add(node.data() as u64);

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use comfy_table::{Table, presets};
 use engine::{
     context::ContextProps,
@@ -11,7 +11,7 @@ use engine::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::progress;
+use crate::{engine_args::{MOST_THREADS, check_cache}, progress};
 
 /// Measure, as ratios within one run
 #[derive(clap::Args)]
@@ -50,7 +50,7 @@ struct OverheadArgs {
     prompt_tokens: u32,
 
     /// Threads [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     threads: Option<u16>,
 
     /// Folder for the log that the recording mode writes [default: a temporary one]
@@ -77,11 +77,13 @@ fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
         context: (tokens + prompt_tokens + 1).next_multiple_of(256),
         ..defaults
     };
+    check_cache(&model.gguf, props.key_type, props.context)?;
     // Ids spread over the vocabulary: routing and embedding rows vary.
     let size = model.vocabulary_size() as i32;
     let prompt: Vec<i32> = (0..prompt_tokens as i32).map(|i| 3 + i * 7919 % (size - 3).max(1)).collect();
     let scratch = match &args.log_dir {
-        Some(folder) => tempfile::tempdir_in(folder).with_context(|| format!("{}", folder.display()))?,
+        Some(folder) => tempfile::tempdir_in(folder)
+            .map_err(|error| anyhow!("{}: cannot make a folder there: {}", folder.display(), error.kind()))?,
         None => tempfile::tempdir().context("cannot make a temporary directory for the log")?,
     };
     let bar = progress::bar(tokens as u64, "measuring", "rounds");

@@ -5,13 +5,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{anyhow, bail};
 use engine::{
     context::{ContextProps, FlashAttention},
     generate::{EndOfText, GenerateProps, Sampling},
     model::{Model, Repack},
 };
 use gguf::GgmlType;
+use indicatif::HumanBytes;
+use rundir::error::reason;
+
+/// `GGML_MAX_N_THREADS`; many more, and the system refuses to make them.
+pub const MOST_THREADS: i64 = 512;
+/// `LLAMA_MAX_SEQ`.
+const MOST_SEQUENCES: i64 = 256;
 
 #[derive(clap::Args)]
 pub struct EngineArgs {
@@ -29,23 +36,25 @@ pub struct EngineArgs {
 
     /// Tokens to generate per sequence
     #[arg(short = 'n', long = "tokens", alias = "n-predict", value_name = "N", default_value_t = 32)]
-    pub tokens: usize,
+    pub tokens: u32,
 
     /// Threads [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub threads: Option<u16>,
 
     /// Context size in tokens [default: what prompt and generation need]
     #[arg(short, long = "ctx-size", alias = "ctx", value_name = "N")]
-    pub context: Option<usize>,
+    pub context: Option<u32>,
 
     /// Most tokens of one batch
-    #[arg(short, long = "batch-size", alias = "batch", value_name = "N", default_value_t = 2048)]
-    pub batch: usize,
+    #[arg(short, long = "batch-size", alias = "batch", value_name = "N", default_value_t = 2048,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub batch: u32,
 
     /// Most tokens of one graph evaluation
-    #[arg(long = "ubatch-size", alias = "ubatch", value_name = "N", default_value_t = 512)]
-    pub micro_batch: usize,
+    #[arg(long = "ubatch-size", alias = "ubatch", value_name = "N", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub micro_batch: u32,
 
     /// Type of the K cache
     #[arg(long = "cache-type-k", value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
@@ -60,11 +69,13 @@ pub struct EngineArgs {
     pub flash_attention: When,
 
     /// Sequences computed side by side in one batch; the prompts are repeated
-    #[arg(long, alias = "np", value_name = "N", default_value_t = 1)]
-    pub parallel: usize,
+    #[arg(long, alias = "np", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES))]
+    pub parallel: u16,
 
     /// Temperature; 0 takes the likeliest token
-    #[arg(long = "temp", value_name = "T", default_value_t = 0.0)]
+    #[arg(long = "temp", value_name = "T", default_value_t = 0.0, allow_negative_numbers = true,
+          value_parser = temperature)]
     pub temperature: f32,
 
     /// Sample among the K likeliest tokens (with --temp)
@@ -72,7 +83,7 @@ pub struct EngineArgs {
     pub top_k: i32,
 
     /// Sample among the likeliest tokens that make up this share (with --temp)
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true, value_parser = share)]
     pub top_p: f32,
 
     /// Seed of the sampling (with --temp)
@@ -109,10 +120,10 @@ impl EngineArgs {
         if texts.is_empty() || texts.iter().any(String::is_empty) {
             return Err(engine::EngineError::EmptyPrompt.into());
         }
-        if self.parallel == 0 || self.batch == 0 || self.micro_batch == 0 {
-            bail!("--parallel, --batch-size and --ubatch-size must be at least 1");
+        let sequences = usize::from(self.parallel).max(texts.len());
+        if sequences > MOST_SEQUENCES as usize {
+            bail!("{sequences} prompts were given; llama.cpp computes at most {MOST_SEQUENCES} sequences side by side");
         }
-        let sequences = self.parallel.max(texts.len());
         Ok((0..sequences).map(|i| texts[i % texts.len()].clone()).collect())
     }
 
@@ -120,13 +131,17 @@ impl EngineArgs {
     pub fn prepare(&self, texts: Vec<String>, repack: Repack) -> anyhow::Result<Prepared> {
         let model = Model::load(&self.model, repack)?;
         let prompts = texts.iter().map(|text| model.tokenize(text)).collect::<Result<Vec<_>, _>>()?;
-        let needed: usize = prompts.iter().map(|p| p.len() + self.tokens).sum();
+        let tokens = self.tokens as usize;
+        let needed: usize = prompts.iter().map(|p| p.len() + tokens).sum();
         // Without a wish: what is needed, but not more than the model was made for.
         let trained = model.trained_context() * prompts.len();
-        let context = self.context.unwrap_or_else(|| needed.next_multiple_of(256).min(trained.max(256)));
+        let context = match self.context {
+            Some(context) => context as usize,
+            None => needed.next_multiple_of(256).min(trained.max(256)),
+        };
         let generate = GenerateProps {
             prompts,
-            tokens: self.tokens,
+            tokens,
             sampling: if self.temperature > 0.0 {
                 Sampling::Random {
                     temperature: self.temperature,
@@ -140,12 +155,13 @@ impl EngineArgs {
             end_of_text: if self.ignore_eos { EndOfText::Ignored } else { EndOfText::Stops },
         };
         engine::generate::check_prompts(&generate, context)?;
+        check_cache(&model.gguf, self.key_type, context)?;
         let defaults = ContextProps::default();
         let context = ContextProps {
             threads: self.threads.map_or(defaults.threads, usize::from),
             context,
-            batch: self.batch,
-            micro_batch: self.micro_batch.min(self.batch),
+            batch: self.batch as usize,
+            micro_batch: self.micro_batch.min(self.batch) as usize,
             sequences: generate.prompts.len(),
             key_type: self.key_type,
             value_type: self.value_type,
@@ -159,18 +175,57 @@ impl EngineArgs {
     }
 }
 
+/// Refuses a context that cannot fit: llama.cpp would be killed for lack of memory,
+/// or abort, instead of saying so. The estimate is a lower bound (keys of the layers
+/// that see the whole context, and the table of cells), so that nothing is refused
+/// that would work.
+pub fn check_cache(model: &gguf::Model, key_type: GgmlType, context: usize) -> anyhow::Result<()> {
+    const CELL_BYTES: u64 = 48;
+    let hyper = model.hyper();
+    let layers = u32::try_from(hyper.layer_count).unwrap_or(u32::MAX);
+    let key_bytes: u64 = (0..layers)
+        .filter(|&layer| hyper.window(layer).is_none())
+        .filter_map(|layer| key_type.row_bytes(hyper.head_count_kv(layer).saturating_mul(hyper.key_length(layer))))
+        .fold(0, u64::saturating_add);
+    let least_bytes = (context as u64).saturating_mul(key_bytes.saturating_add(CELL_BYTES));
+    let machine = rundir::machine::describe(None);
+    let memory_bytes = machine.memory_bytes.unwrap_or(u64::MAX).saturating_add(machine.swap_bytes.unwrap_or(0));
+    if least_bytes > memory_bytes {
+        bail!(
+            "a context of {context} tokens needs more than {} of memory, and this machine has {}; \
+             use a smaller one (--ctx-size, or fewer tokens)",
+            HumanBytes(least_bytes),
+            HumanBytes(memory_bytes)
+        );
+    }
+    Ok(())
+}
+
 fn read_prompt(path: &Path) -> anyhow::Result<String> {
     let bytes = if path == Path::new("-") {
         let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).context("cannot read the prompt from standard input")?;
+        std::io::stdin()
+            .lock()
+            .read_to_end(&mut bytes)
+            .map_err(|error| anyhow!("cannot read the prompt from standard input: {}", reason(&error)))?;
         bytes
     } else {
-        std::fs::read(path).with_context(|| format!("{}: cannot read the prompt", path.display()))?
+        std::fs::read(path)
+            .map_err(|error| anyhow!("{}: cannot read the prompt: {}", path.display(), reason(&error)))?
     };
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        anyhow::anyhow!("{}: byte {at}: the prompt is not UTF-8 text", path.display())
+        anyhow!("{}: byte {at}: the prompt is not UTF-8 text", path.display())
     })
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    let wanted = || "a temperature is 0 or a positive number".to_owned();
+    text.parse().ok().filter(|t: &f32| t.is_finite() && *t >= 0.0).ok_or_else(wanted)
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    text.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(|| "a share lies between 0 and 1".to_owned())
 }
 
 /// Types that llama.cpp takes for its caches.

@@ -3,16 +3,18 @@
 //! `main` maps errors to exit codes; everything else returns.
 //! Exit codes: 0 fine, 1 a check said no, 2 bad usage or input.
 
-use std::process::ExitCode;
+use std::{io::Write, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
 mod audit;
 mod bench;
 mod engine_args;
+mod export;
 mod inspect;
 mod progress;
 mod record;
+mod report;
 mod signals;
 mod synth;
 mod text;
@@ -30,6 +32,8 @@ enum Command {
     Inspect(inspect::Args),
     Synth(synth::Args),
     Record(record::Args),
+    Report(report::Args),
+    Export(export::Args),
     Audit(audit::Args),
     Bench(bench::Args),
 }
@@ -40,6 +44,8 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(args),
         Command::Synth(args) => synth::run(args),
         Command::Record(args) => record::run(args),
+        Command::Report(args) => report::run(args),
+        Command::Export(args) => export::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
     };
@@ -49,5 +55,14 @@ fn main() -> ExitCode {
             eprintln!("tensorscope: {error:#}");
             ExitCode::from(2)
         }
+    }
+}
+
+/// Prints results; a reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{}", text.trim_end()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
     }
 }

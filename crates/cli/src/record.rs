@@ -1,35 +1,46 @@
 //! `tensorscope record`: generate with the built-in engine, every access recorded.
 
+mod screen;
+
 use std::{
-    io::Write,
+    io,
     ops::ControlFlow,
     path::PathBuf,
     process::ExitCode,
 };
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use capture::BatchToken;
 use engine::{
     EngineError,
     context::{Context, ContextProps, FlashAttention},
-    generate::{Generated, GenerateProps, Observer, Sampling, generate},
+    generate::{GenerateProps, Observer, Sampling, generate},
     model::{Model, Repack},
     recording::Recording,
 };
-use indicatif::{HumanBytes, ProgressBar};
+use indicatif::HumanBytes;
 use rundir::{
     Ending, Metadata, RunDirectory,
+    error::reason,
     metadata::{Sampling as RunSampling, Settings, Statistics, Versions},
 };
-use trace::{format::Phase, status::State, summary::summarise};
+use trace::{format::Phase, status::State, summary::{Summary, summarise}};
 
-use crate::{engine_args::EngineArgs, progress, signals, text::grouped};
+use self::screen::{Bar, Screen};
+use crate::{engine_args::EngineArgs, signals, text::grouped};
 
 /// Record every tensor access of an inference
 ///
 /// Generates text with the built-in llama.cpp and records each graph evaluation, each
 /// executed node and each byte range that it touches. The text goes to standard output,
 /// the trace into a run directory, the argument of every later command.
+///
+/// Ctrl-C (or SIGTERM) ends the run after the evaluation that is going on; the trace is
+/// complete up to there. A second Ctrl-C kills, which loses at most that evaluation. A full
+/// disk or a removed directory ends the recording, not the generation.
+///
+/// Exit code 0 when all is recorded, 1 when the trace lacks something, 2 for bad input,
+/// 128 + the signal's number when interrupted (130 for Ctrl-C, 143 for SIGTERM).
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -57,7 +68,6 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let texts = args.engine.texts()?;
-    let repack = if args.repack { Repack::On } else { Repack::Off };
     // The directory first: a bad path must not wait for a model to load.
     let path = args.output.clone().unwrap_or_else(RunDirectory::default_path);
     let model_file = gguf::Model::open(&args.engine.model)?;
@@ -65,145 +75,176 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let metadata = Metadata::start(command_line, Some(&model_file));
     let mut directory = RunDirectory::create(&path, &metadata, Some(&model_file))?;
     drop(model_file);
-    let outcome = record(&args, texts, repack, &mut directory);
-    let outcome = match outcome {
-        Ok(outcome) => outcome,
+    signals::catch();
+    match record(&args, texts, &mut directory) {
+        Ok(outcome) => finish(&args, directory, outcome),
         Err(error) => {
             // Nothing was computed: leave nothing behind.
-            if !directory.log_directory().join("status").exists() {
-                let _ = std::fs::remove_dir_all(&path);
-            }
-            return Err(error);
+            directory.discard();
+            Err(error)
         }
-    };
-    finish(&args, directory, outcome)
+    }
 }
 
 /// What a run left, before its directory is closed.
 struct Outcome {
-    generated: Generated,
-    failure: Option<String>,
+    prompt_tokens: u64,
+    generated_tokens: u64,
+    /// By this signal.
+    interrupted: Option<u8>,
+    engine_error: Option<EngineError>,
+    /// Why the log could not grow, or not be closed.
+    log_error: Option<String>,
     lost_evaluations: u64,
     lost_accesses: u64,
 }
 
-fn record(
-    args: &Args,
-    texts: Vec<String>,
-    repack: Repack,
-    directory: &mut RunDirectory,
-) -> anyhow::Result<Outcome> {
+/// Fails only before the first evaluation; what goes wrong later is in the outcome.
+fn record(args: &Args, texts: Vec<String>, directory: &mut RunDirectory) -> anyhow::Result<Outcome> {
+    let repack = if args.repack { Repack::On } else { Repack::Off };
     let prepared = args.engine.prepare(texts, repack)?;
     describe(directory.metadata_mut(), &prepared.texts, &prepared.context, &prepared.generate, repack);
-    directory.update().context("cannot write the metadata")?;
+    directory.update()?;
     let mut context = Context::new(&prepared.model, prepared.context.clone())?;
-    let log_directory = directory.log_directory();
+    let sequences = prepared.generate.prompts.len();
+    let bar = if args.quiet { Bar::Never } else { Bar::OnTerminals };
+    let screen = Screen::new((prepared.generate.tokens * sequences) as u64, bar);
+    let print_line = screen.line_printer();
     let shown = directory.path().to_owned();
-    let recording = Recording::start(
-        &prepared.model,
-        &log_directory,
-        Box::new(move |error| {
-            eprintln!("tensorscope: {}: recording stopped: {error}; generation goes on", shown.display());
-        }),
-    )
-    .with_context(|| format!("{}: cannot start the log", log_directory.display()))?;
-    signals::catch();
-    let total = (prepared.generate.tokens * prepared.generate.prompts.len()) as u64;
-    let bar = if args.quiet { ProgressBar::hidden() } else { progress::bar(total, "recording", "tokens") };
+    let on_failure = move |error: &io::Error| {
+        let reason = reason(error);
+        print_line(&format!("tensorscope: {}: the log cannot grow: {reason}; generation goes on", shown.display()));
+    };
+    let log_directory = directory.log_directory();
+    let recording = Recording::start(&prepared.model, &log_directory, Box::new(on_failure))
+        .map_err(|error| anyhow!("{}: cannot start the log: {}", log_directory.display(), reason(&error)))?;
     let mut session = Session {
         model: &prepared.model,
         recording,
         phase: Phase::Prompt,
-        bar,
-        streamed: prepared.generate.prompts.len() == 1,
-        output: Output::Open,
+        screen,
+        texts: if sequences == 1 { Texts::Streamed } else { Texts::Kept(vec![Vec::new(); sequences]) },
+        generated_tokens: 0,
     };
     let generated = generate(&prepared.model, &mut context, &prepared.generate, &mut session);
-    session.bar.finish_and_clear();
-    let streamed = session.streamed;
-    // The log is closed whatever happened: what was computed is recorded.
-    let status = session.recording.finish();
-    let generated = generated?;
-    if streamed {
-        println_quietly("");
-    } else {
-        for (sequence, tokens) in generated.tokens.iter().enumerate() {
-            let text: Vec<u8> = tokens.iter().flat_map(|&t| prepared.model.token_text(t)).collect();
-            println_quietly(&format!("[{sequence}] {}", String::from_utf8_lossy(&text)));
+    let Session { recording, mut screen, texts, generated_tokens, .. } = session;
+    screen.end();
+    match texts {
+        Texts::Streamed => screen.write(b"\n"),
+        Texts::Kept(texts) => {
+            for (sequence, text) in texts.iter().enumerate() {
+                screen.write(&[format!("[{sequence}] ").as_bytes(), text, b"\n"].concat());
+            }
         }
     }
-    let (failure, lost_evaluations, lost_accesses) = match status {
+    // The log is closed whatever happened: what was computed is recorded.
+    let (log_error, lost_evaluations, lost_accesses) = match recording.finish() {
         Ok(status) => {
-            let failure = match status.state {
-                State::Failed(errno) => Some(std::io::Error::from_raw_os_error(errno).to_string()),
+            let error = match status.state {
+                State::Failed(errno) => Some(reason(&io::Error::from_raw_os_error(errno))),
                 _ => None,
             };
-            (failure, status.evals_lost, status.accesses_lost)
+            (error, status.evals_lost, status.accesses_lost)
         }
-        Err(error) => (Some(error.to_string()), 0, 0),
+        Err(error) => (Some(reason(&error)), 0, 0),
     };
-    Ok(Outcome { generated, failure, lost_evaluations, lost_accesses })
+    Ok(Outcome {
+        prompt_tokens: prepared.generate.prompts.iter().map(Vec::len).sum::<usize>() as u64,
+        generated_tokens,
+        interrupted: signals::asked().filter(|_| generated.as_ref().is_ok_and(|g| g.interrupted)),
+        engine_error: generated.err(),
+        log_error,
+        lost_evaluations,
+        lost_accesses,
+    })
 }
 
 /// Sums the trace up, writes the final metadata and says where everything is.
 fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Result<ExitCode> {
     let path = directory.path().to_owned();
-    let log_directory = directory.log_directory();
-    let summary = summarise(&log_directory, &mut |_| {})
-        .with_context(|| format!("{}: the trace cannot be read back", path.display()))?;
+    let summary = match summarise(&directory.log_directory(), &mut |_| {}) {
+        Ok(summary) => summary,
+        Err(error) => {
+            let why = outcome.log_error.unwrap_or_else(|| error.to_string());
+            eprintln!("tensorscope: {}: there is no trace: {why}", path.display());
+            return Ok(ExitCode::from(1));
+        }
+    };
+    // A log that could not grow any more, but did not have to, lacks nothing.
+    let log_error = outcome.log_error.filter(|_| outcome.lost_evaluations > 0 || !summary.closed);
+    let log_bytes = directory.log_bytes();
+    let ending = match (&outcome.engine_error, &log_error, outcome.interrupted) {
+        (Some(error), ..) => Ending::StoppedEarly(error.to_string()),
+        (None, Some(reason), _) => Ending::StoppedEarly(reason.clone()),
+        (None, None, Some(_)) => Ending::StoppedEarly("interrupted".into()),
+        (None, None, None) => Ending::Complete,
+    };
+    let mut lacks = Vec::new();
+    lacks.extend(log_error);
+    if outcome.lost_evaluations > 0 {
+        lacks.push(format!("{} evaluations lost", grouped(outcome.lost_evaluations)));
+    }
+    if summary.flagged > 0 {
+        lacks.push(format!("{} evaluations flagged", grouped(summary.flagged)));
+    }
+    let statistics = Statistics {
+        prompt_tokens: outcome.prompt_tokens,
+        generated_tokens: outcome.generated_tokens,
+        lost_evaluations: outcome.lost_evaluations,
+        lost_accesses: outcome.lost_accesses,
+        ..statistics(&summary)
+    };
+    if let Err(error) = directory.finish(ending, statistics) {
+        lacks.push(error.to_string());
+    }
+    if !args.quiet || !lacks.is_empty() {
+        let how = match (lacks.as_slice(), outcome.interrupted) {
+            ([], None) => String::new(),
+            ([], Some(_)) => "interrupted: ".into(),
+            (lacks, _) => format!("the trace is incomplete ({}): ", lacks.join("; ")),
+        };
+        eprintln!(
+            "tensorscope: {how}{} prompt and {} generated tokens, {} accesses, {} lost, {} of log, in {}",
+            grouped(outcome.prompt_tokens),
+            grouped(outcome.generated_tokens),
+            grouped(summary.accesses),
+            grouped(outcome.lost_accesses),
+            HumanBytes(log_bytes),
+            path.display()
+        );
+    }
+    if !args.quiet {
+        for (op, steps) in &summary.unknown_ops() {
+            eprintln!("tensorscope: op {op} is unknown to the op table; {steps} executions are recorded as whole views");
+        }
+    }
+    if let Some(error) = outcome.engine_error {
+        return Err(error.into());
+    }
+    Ok(match outcome.interrupted {
+        _ if !lacks.is_empty() => ExitCode::from(1),
+        Some(signal) => ExitCode::from(signals::exit_code(signal)),
+        None => ExitCode::SUCCESS,
+    })
+}
+
+fn statistics(summary: &Summary) -> Statistics {
     let rate = |phase: Phase| {
         let sum = summary.by_phase.get(phase.name())?;
         (sum.nanos > 0).then(|| sum.tokens as f64 * 1e9 / sum.nanos as f64)
     };
-    let statistics = Statistics {
-        prompt_tokens: outcome.generated.prompt_tokens as u64,
-        generated_tokens: outcome.generated.count() as u64,
+    Statistics {
         evaluations: summary.evaluations,
         steps: summary.steps,
         accesses: summary.accesses,
         templates: summary.templates,
-        lost_evaluations: outcome.lost_evaluations,
-        lost_accesses: outcome.lost_accesses,
         tick_mismatches: summary.flagged,
         unknown_ops: summary.unknown_ops(),
         duration_nanos: summary.last_nanos.saturating_sub(summary.first_nanos),
         tokens_per_second_prompt: rate(Phase::Prompt),
         tokens_per_second_generate: rate(Phase::Generate),
         ..Statistics::default()
-    };
-    let log_bytes = directory.log_bytes();
-    let ending = match (&outcome.failure, outcome.generated.interrupted) {
-        (Some(reason), _) => Ending::StoppedEarly(reason.clone()),
-        (None, true) => Ending::StoppedEarly("interrupted".into()),
-        (None, false) => Ending::Complete,
-    };
-    directory.finish(ending, statistics)?;
-    if !args.quiet {
-        let interrupted = if outcome.generated.interrupted { "interrupted; " } else { "" };
-        eprintln!(
-            "tensorscope: {interrupted}{} prompt and {} generated tokens, {} accesses, {} lost, {} of log, in {}",
-            grouped(outcome.generated.prompt_tokens as u64),
-            grouped(outcome.generated.count() as u64),
-            grouped(summary.accesses),
-            grouped(outcome.lost_accesses),
-            HumanBytes(log_bytes),
-            path.display()
-        );
-        for (op, steps) in &summary.unknown_ops() {
-            eprintln!("tensorscope: op {op} is unknown to the op table; {steps} executions are recorded as whole views");
-        }
     }
-    let complete = outcome.failure.is_none() && outcome.lost_evaluations == 0 && summary.flagged == 0;
-    if !complete {
-        eprintln!(
-            "tensorscope: {}: the trace is incomplete: {} evaluations lost, {} flagged{}",
-            path.display(),
-            outcome.lost_evaluations,
-            summary.flagged,
-            outcome.failure.map_or(String::new(), |reason| format!(": {reason}"))
-        );
-    }
-    Ok(if complete { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 fn describe(
@@ -251,25 +292,27 @@ fn describe(
     };
 }
 
-/// Whether somebody still reads our output.
-enum Output {
-    Open,
-    Closed,
+/// What becomes of the text.
+enum Texts {
+    Streamed,
+    /// By sequence: side by side they cannot be read.
+    Kept(Vec<Vec<u8>>),
 }
 
 struct Session<'a> {
     model: &'a Model,
     recording: Recording,
     phase: Phase,
-    bar: ProgressBar,
-    streamed: bool,
-    output: Output,
+    screen: Screen,
+    texts: Texts,
+    generated_tokens: u64,
 }
 
 impl Observer for Session<'_> {
     fn before(&mut self, phase: Phase, _: &[BatchToken]) -> ControlFlow<()> {
         self.phase = phase;
-        if signals::stop_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        self.screen.begin();
+        if signals::asked().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     fn decode(
@@ -281,30 +324,17 @@ impl Observer for Session<'_> {
         self.recording.decode(self.model, context, self.phase, batch, wants_logits, None)
     }
 
-    fn token(&mut self, _: usize, token: i32) {
-        if self.streamed && matches!(self.output, Output::Open) {
-            let text = self.model.token_text(token);
-            // The bar and the text share a terminal.
-            let written = self.bar.suspend(|| {
-                let mut out = std::io::stdout().lock();
-                out.write_all(&text).and_then(|()| out.flush())
-            });
-            if written.is_err() {
-                // `| head` has seen enough; recording goes on.
-                self.output = Output::Closed;
-            }
+    fn token(&mut self, sequence: usize, token: i32) {
+        let text = self.model.token_text(token);
+        match &mut self.texts {
+            Texts::Streamed => self.screen.write(&text),
+            Texts::Kept(texts) => texts[sequence].extend(text),
         }
-        self.bar.inc(1);
-        let counts = self.recording.counts();
-        self.bar.set_message(format!(
-            "{} accesses, {} of log",
-            grouped(counts.accesses),
+        self.generated_tokens += 1;
+        self.screen.count_token(format!(
+            "{} accesses, {} log",
+            grouped(self.recording.counts().accesses),
             HumanBytes(self.recording.log_bytes())
         ));
     }
-}
-
-fn println_quietly(line: &str) {
-    // A closed pipe is no reason to fail.
-    let _ = writeln!(std::io::stdout(), "{line}");
 }

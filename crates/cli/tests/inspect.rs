@@ -127,7 +127,7 @@ fn every_kind_of_bad_file_gets_one_line_and_exit_2() {
     );
     check(
         "value type",
-        &Builder::default().raw("k", 50, &[]).build(),
+        &Builder::default().raw("k", 50, &[0; 8]).build(),
         "33: unknown type 50",
     );
     check(

@@ -99,7 +99,8 @@ const CASES: &[Case] = &[
     Case { name: "12 GB dense, 500 tensors", build: dense_12_gb, bar: GOOD },
     Case { name: "12 GB moe, 500 tensors", build: moe_12_gb, bar: GOOD },
     Case { name: "1.5 G empty strings", build: empty_strings, bar: BAD },
-    Case { name: "1 G short strings", build: short_strings, bar: BAD },
+    Case { name: "3 arrays of 2 M empty strings", build: empty_arrays, bar: BAD },
+    Case { name: "4 M short strings", build: short_strings, bar: BAD },
     Case { name: "strings of 300 KB", build: long_strings, bar: BAD },
     Case { name: "16384 long keys and values", build: many_keys, bar: BAD },
     Case { name: "65536 tensors, the last bad", build: many_tensors, bar: BAD },
@@ -130,13 +131,20 @@ fn empty_strings() -> Builder {
     Builder::default().array("tokens", 8, 1_500_000_000, &[])
 }
 
+fn empty_arrays() -> Builder {
+    let strings = vec![0; 8 << 21];
+    let array = |builder: Builder, key| builder.array(key, 8, 1 << 21, &strings);
+    ["a", "b", "c"].into_iter().fold(Builder::default(), array)
+}
+
 fn short_strings() -> Builder {
-    let strings: Vec<u8> = string(b"x").repeat(4 << 20);
-    Builder::default().array("tokens", 8, 1 << 30, &strings)
+    let strings: Vec<u8> = string(b"x").repeat(2 << 20);
+    let array = |builder: Builder, key| builder.array(key, 8, 1 << 21, &strings);
+    ["a", "b"].into_iter().fold(Builder::default(), array)
 }
 
 fn long_strings() -> Builder {
-    Builder::default().array("tokens", 8, 1 << 30, &[])
+    Builder::default().array("tokens", 8, 1 << 21, &[])
 }
 
 fn many_keys() -> Builder {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: every message is one line that names the file, the byte offset
 //! and the reason, whatever bytes the file holds. Names taken from the file are
-//! therefore quoted, escaped and shortened by [`quoted`] before they are shown.
+//! therefore quoted, escaped and shortened by `quoted` before they are shown.
 
 use std::io;
 use std::path::PathBuf;

@@ -2,9 +2,9 @@
 //!
 //! Invariants that make reading safe whatever a header claims:
 //! 1. Every length is compared with what is left of the file before it is used.
-//! 2. No buffer is sized by a claimed count: [`Cursor`] holds one window of at
-//!    most [`WINDOW_MAX_BYTES`], and callers grow vectors as elements arrive.
-//! 3. [`Cursor::skip`] costs nothing, so large values that nobody asked for are
+//! 2. No buffer is sized by a claimed count: `Cursor` holds one window of at
+//!    most `WINDOW_MAX_BYTES`, and callers grow vectors as elements arrive.
+//! 3. `Cursor::skip` costs nothing, so large values that nobody asked for are
 //!    never read.
 
 use std::fs::File;

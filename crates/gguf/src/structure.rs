@@ -150,7 +150,7 @@ pub const COLUMNS: [&str; 18] = [
     "run_count",
     "head_boundary",
 ];
-const HEAD_COLUMNS: usize = 6;
+pub const HEAD_COLUMNS: usize = 6;
 
 impl Row<'_> {
     fn fields(&self, paths: &[String]) -> [String; COLUMNS.len()] {

@@ -335,6 +335,9 @@ fn missing_trailing_padding_and_empty_tensors_are_accepted() {
 mod split_sets {
     use super::*;
 
+    /// A number for the file name, and what the file holds.
+    type Part = (u16, Builder);
+
     fn part(number: u16, count: u16, total: i32, name: &str) -> Builder {
         let mut builder = Builder::default()
             .u16("split.no", number)
@@ -351,7 +354,7 @@ mod split_sets {
     }
 
     /// Writes the parts, opens the one numbered `open`, and says what happened.
-    fn open(parts: &[(u16, Builder)], open: u16) -> Result<Model, String> {
+    fn open(parts: &[Part], open: u16) -> Result<Model, String> {
         let directory = tempfile::tempdir().unwrap();
         for (number, builder) in parts {
             std::fs::write(directory.path().join(file_name(*number)), builder.build()).unwrap();
@@ -362,7 +365,7 @@ mod split_sets {
         })
     }
 
-    fn whole() -> Vec<(u16, Builder)> {
+    fn whole() -> Vec<Part> {
         vec![
             (1, part(0, 3, 3, "a")),
             (2, part(1, 3, 3, "b")),
@@ -383,7 +386,7 @@ mod split_sets {
 
     #[test]
     fn sets_that_do_not_belong_together_are_refused() {
-        let check = |change: &dyn Fn(&mut Vec<(u16, Builder)>), expect: &str| {
+        let check = |change: &dyn Fn(&mut Vec<Part>), expect: &str| {
             let mut parts = whole();
             change(&mut parts);
             assert_eq!(open(&parts, 1).unwrap_err(), expect);

@@ -17,6 +17,7 @@ use crate::{LOG, METADATA, METADATA_TEMPORARY, STRUCTURE, TENSOR_NAMES, names};
 pub struct RunDirectory {
     path: PathBuf,
     metadata: Metadata,
+    folder: Folder,
 }
 
 /// How a run ended, in the words of whoever ended it.
@@ -43,13 +44,36 @@ impl RunDirectory {
         let run = RunDirectory {
             path: path.to_owned(),
             metadata: metadata.clone(),
+            folder,
         };
         match run.fill(model) {
             Ok(()) => Ok(run),
             Err(error) => {
-                run.remove_again(folder);
+                run.discard();
                 Err(error)
             }
+        }
+    }
+
+    /// Removes what `create` and a log that was just started made, and nothing
+    /// else: nothing was recorded. Errors are not reported, the one that led here
+    /// is.
+    pub fn discard(self) {
+        let log = self.log_directory();
+        for entry in fs::read_dir(&log).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.file_name() == Some("status".as_ref())
+                || path.extension() == Some("tslog".as_ref())
+            {
+                let _ = fs::remove_file(path);
+            }
+        }
+        let _ = fs::remove_dir(&log);
+        for name in [TENSOR_NAMES, STRUCTURE, METADATA] {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        if self.folder == Folder::Made {
+            let _ = fs::remove_dir(&self.path);
         }
     }
 
@@ -106,7 +130,7 @@ impl RunDirectory {
         self.write_metadata()?;
         if let Some(model) = model {
             self.write_file(STRUCTURE, |out| {
-                model.write_structure_csv(HeadRows::Without, out)
+                model.write_structure_csv(HeadRows::With, out)
             })?;
             self.write_file(TENSOR_NAMES, |out| {
                 names::write(model.tensors().iter().map(|t| &*t.name), out)
@@ -155,22 +179,10 @@ impl RunDirectory {
         });
         written.map_err(io_error(&path, "cannot write"))
     }
-
-    /// Removes what `create` made, and nothing else. Errors are not reported:
-    /// the one that led here is.
-    fn remove_again(&self, folder: Folder) {
-        for name in [TENSOR_NAMES, STRUCTURE, METADATA] {
-            let _ = fs::remove_file(self.path.join(name));
-        }
-        let _ = fs::remove_dir(self.log_directory());
-        if folder == Folder::Made {
-            let _ = fs::remove_dir(&self.path);
-        }
-    }
 }
 
 /// Whether the folder of a run is ours to remove again.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Folder {
     Made,
     WasThere,
@@ -188,7 +200,8 @@ fn make_folder(path: &Path) -> Result<Folder, RunError> {
             }),
         },
         Err(error) if error.kind() == ErrorKind::NotFound => match path.parent() {
-            Some(parent) if !path.as_os_str().is_empty() => Err(RunError::NoParent {
+            // File systems that make no folders (/proc) say "not found" as well.
+            Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => Err(RunError::NoParent {
                 path: path.to_owned(),
                 parent: parent.to_owned(),
             }),
@@ -230,10 +243,10 @@ pub(crate) fn is_model(path: &Path) -> bool {
 }
 
 pub(crate) fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> RunError {
-    move |source| RunError::Io {
+    move |cause| RunError::Io {
         path: path.to_owned(),
         doing,
-        source,
+        cause,
     }
 }
 

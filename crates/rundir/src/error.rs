@@ -18,11 +18,13 @@ pub enum RunError {
     #[error("{}: the folder {} does not exist; make it with `mkdir -p`, or choose another path with `-o`", path.display(), parent.display())]
     NoParent { path: PathBuf, parent: PathBuf },
     /// The operating system refused: check permissions and free space.
-    #[error("{}: {doing}: {}", path.display(), reason(source))]
+    #[error("{}: {doing}: {}", path.display(), reason(cause))]
     Io {
         path: PathBuf,
         doing: &'static str,
-        source: io::Error,
+        /// Not named `source`: the message has it already, and a chain of sources
+        /// would print it twice.
+        cause: io::Error,
     },
     /// Check the path.
     #[error("{}: no such run directory; `tensorscope record -m MODEL -p TEXT -o RUN` makes one", path.display())]

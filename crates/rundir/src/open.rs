@@ -392,6 +392,13 @@ fn condition_of(run: &Path, metadata: Option<&Metadata>, status: Option<&Status>
         });
     match (status, metadata) {
         (Some(status), _) => match (status.state, stopped) {
+            // The log could not grow any more, but the run ended before it had to.
+            (State::Failed(_), None)
+                if status.evals_lost == 0
+                    && metadata.is_some_and(|m| m.status == RunStatus::Complete) =>
+            {
+                Condition::Complete
+            }
             (State::Failed(errno), _) => Condition::Failed { errno },
             (State::Complete, Some(reason)) => Condition::StoppedEarly(reason),
             (State::Complete, None) => Condition::Complete,

@@ -156,7 +156,7 @@ impl Log {
 
     /// Ends the stream; what is not needed of the last segment is cut off.
     pub fn finish(mut self, mut appender: Appender) -> io::Result<()> {
-        if appender.begin(RecordKind::End, 0) {
+        if appender.begin_at_leisure(RecordKind::End) {
             appender.commit();
         }
         self.stop_preparer();
@@ -285,6 +285,23 @@ impl Appender {
             drop(full);
         }
         self.preparer.unpark();
+    }
+
+    /// As [`Appender::begin`] for an empty record, but the program is done, so the
+    /// preparer may take a moment.
+    fn begin_at_leisure(&mut self, kind: RecordKind) -> bool {
+        let deadline = Instant::now() + LARGE_RECORD_WAIT;
+        loop {
+            if self.begin(kind, 0) {
+                return true;
+            }
+            let hopeless =
+                self.left_words > 0 || self.shared.status.get().state != State::Recording;
+            if hopeless || Instant::now() > deadline {
+                return false;
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn segment_words(&self) -> usize {

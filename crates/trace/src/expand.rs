@@ -108,10 +108,19 @@ pub fn for_each_route(template: &Template, evaluation: &Evaluation, mut f: impl 
             .position(|c| c.kind == CaptureKind::ExpertWeights && c.pair == Some(index as u32))
             .and_then(|i| evaluation.captures.get(i));
         let used = capture.count[0].max(1) as usize;
+        // Behind the last attention only the rows that are output are left.
+        let batch = evaluation.first_of(template, CaptureKind::Tokens).len();
+        let outputs = evaluation.first_of(template, CaptureKind::OutputRows);
+        let rows = ids.len() / used;
+        let is_reduced = rows != batch && rows == outputs.len();
         for (at, &id) in ids.iter().enumerate() {
             f(Route {
                 layer: capture.layer.unwrap_or(0),
-                token: (at / used) as u32,
+                token: if is_reduced {
+                    outputs[at / used] as u32
+                } else {
+                    (at / used) as u32
+                },
                 rank: (at % used) as u32,
                 expert: id as u32,
                 weight: weights

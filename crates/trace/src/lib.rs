@@ -17,6 +17,8 @@
 //! what to record (crate `capture`), or format anything for people.
 
 pub mod append;
+#[cfg(all(test, loom))]
+mod append_model;
 pub mod clock;
 pub mod expand;
 pub mod format;
@@ -25,7 +27,7 @@ pub mod read;
 pub mod region;
 pub mod segment;
 pub mod status;
-pub mod summary;
 mod stream;
+pub mod summary;
 pub mod template;
 mod wire;

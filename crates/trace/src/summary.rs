@@ -83,8 +83,14 @@ impl Summary {
 }
 
 /// Sums up a log folder; `progress` gets the bytes of records read so far.
-pub fn summarise(log_directory: &Path, progress: &mut dyn FnMut(u64)) -> Result<Summary, ReadError> {
-    let mut summary = Summary { closed: true, ..Summary::default() };
+pub fn summarise(
+    log_directory: &Path,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Summary, ReadError> {
+    let mut summary = Summary {
+        closed: true,
+        ..Summary::default()
+    };
     let mut bytes_before = 0;
     for stream in streams(log_directory)? {
         let mut reader = StreamReader::open(log_directory, stream)?;
@@ -92,19 +98,39 @@ pub fn summarise(log_directory: &Path, progress: &mut dyn FnMut(u64)) -> Result<
         while let Some(event) = reader.next_event()? {
             match event {
                 Event::Partial(_) => summary.partial += 1,
-                Event::Corrupt { segment, offset, reason } => {
-                    summary.corrupt.push(format!("{}: byte {offset}: {reason}", segment.display()));
+                Event::Corrupt {
+                    segment,
+                    offset,
+                    reason,
+                } => {
+                    summary
+                        .corrupt
+                        .push(format!("{}: byte {offset}: {reason}", segment.display()));
                 }
-                Event::Evaluation(evaluation) => add(&mut summary, &reader, &evaluation, &mut per_tensor),
+                Event::Evaluation(evaluation) => {
+                    add(&mut summary, &reader, &evaluation, &mut per_tensor)
+                }
             }
             progress(bytes_before + reader.record_bytes());
         }
-        for (number, traffic) in per_tensor.iter().enumerate().filter(|(_, t)| t.accesses > 0) {
-            let sum = summary.by_tensor.entry(reader.definitions.tensor_name(number as u32)).or_default();
+        for (number, traffic) in per_tensor
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| t.accesses > 0)
+        {
+            let sum = summary
+                .by_tensor
+                .entry(reader.definitions.tensor_name(number as u32))
+                .or_default();
             sum.accesses += traffic.accesses;
             sum.bytes += traffic.bytes;
         }
-        for tensor in reader.definitions.tensors.iter().filter(|t| t.kind == TensorKind::Weight) {
+        for tensor in reader
+            .definitions
+            .tensors
+            .iter()
+            .filter(|t| t.kind == TensorKind::Weight)
+        {
             let buffer_type = reader.definitions.text(tensor.buffer_type);
             *summary.by_buffer_type.entry(buffer_type).or_default() += 1;
         }
@@ -125,7 +151,6 @@ fn add(
     let definitions = &reader.definitions;
     let template = &definitions.templates[evaluation.template as usize];
     summary.evaluations += 1;
-    summary.steps += template.steps.len() as u64;
     summary.flagged += u64::from(evaluation.flags & !flags::ABORTED != 0);
     if summary.first_nanos == 0 {
         summary.first_nanos = evaluation.begin_nanos;
@@ -135,6 +160,11 @@ fn add(
     let mut weight_bytes = 0;
     let mut begin = evaluation.begin_nanos;
     for (number, step) in template.steps.iter().enumerate() {
+        // Of an evaluation that was aborted only what it came to.
+        if !evaluation.was_executed(number) {
+            continue;
+        }
+        summary.steps += 1;
         let (mut read, mut written) = (Traffic::default(), Traffic::default());
         for_each_access(template, evaluation, number, |access| {
             let bytes = access.region.bytes();
@@ -170,7 +200,12 @@ fn add(
     }
     for_each_route(template, evaluation, |route| {
         summary.routes += 1;
-        *summary.experts.entry(route.layer).or_default().entry(route.expert).or_default() += 1;
+        *summary
+            .experts
+            .entry(route.layer)
+            .or_default()
+            .entry(route.expert)
+            .or_default() += 1;
     });
     let phase = summary.by_phase.entry(evaluation.phase.name()).or_default();
     phase.evaluations += 1;

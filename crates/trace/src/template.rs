@@ -136,15 +136,19 @@ pub enum CaptureKind {
     ExpertIds = 3,
     /// Router weights for the experts that capture `pair` names (f32 bits).
     ExpertWeights = 4,
+    /// Tokens of the batch whose output is wanted: llama.cpp computes the end of
+    /// the last layer for these only.
+    OutputRows = 5,
 }
 
 impl CaptureKind {
-    const ALL: [CaptureKind; 5] = [
+    const ALL: [CaptureKind; 6] = [
         CaptureKind::Index,
         CaptureKind::Tokens,
         CaptureKind::Positions,
         CaptureKind::ExpertIds,
         CaptureKind::ExpertWeights,
+        CaptureKind::OutputRows,
     ];
 }
 

@@ -32,10 +32,20 @@ impl SmallDisk {
         let (kind, target) = (c("tmpfs"), c(directory.path().to_str().unwrap()));
         let options = c(&format!("size={kib}k"));
         // SAFETY: NUL-terminated strings that outlive the call.
-        let result =
-            unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, options.as_ptr().cast()) };
+        let result = unsafe {
+            libc::mount(
+                kind.as_ptr(),
+                target.as_ptr(),
+                kind.as_ptr(),
+                0,
+                options.as_ptr().cast(),
+            )
+        };
         if result != 0 {
-            eprintln!("skipped: cannot mount a small tmpfs: {}", std::io::Error::last_os_error());
+            eprintln!(
+                "skipped: cannot mount a small tmpfs: {}",
+                std::io::Error::last_os_error()
+            );
             return None;
         }
         Some(SmallDisk(directory))
@@ -56,7 +66,9 @@ impl Drop for SmallDisk {
 
 #[test]
 fn a_full_disk_ends_recording_and_keeps_what_was_recorded() {
-    let Some(disk) = SmallDisk::mount(160) else { return };
+    let Some(disk) = SmallDisk::mount(160) else {
+        return;
+    };
     let failures = Arc::new(AtomicU32::new(0));
     let status_path = disk.path().join("status");
     let status = Arc::new(StatusPage::create(&status_path).unwrap());
@@ -70,14 +82,21 @@ fn a_full_disk_ends_recording_and_keeps_what_was_recorded() {
     let (definitions, template) = small_graph();
     assert!(define(&mut appender, &definitions));
     let mut written = 0;
-    while append(&mut appender, RecordKind::Evaluation, &body(&template, &small_evaluation(written))) {
+    while append(
+        &mut appender,
+        RecordKind::Evaluation,
+        &body(&template, &small_evaluation(written)),
+    ) {
         written += 1;
         status.count_committed();
         assert!(written < 10_000, "the disk never filled up");
     }
     // The program goes on; each evaluation that follows is counted.
     for number in 0..3 {
-        assert!(!appender.begin(RecordKind::Evaluation, body(&template, &small_evaluation(number)).len()));
+        assert!(!appender.begin(
+            RecordKind::Evaluation,
+            body(&template, &small_evaluation(number)).len()
+        ));
         status.count_lost(4, 9);
     }
     log.finish(appender).unwrap();
@@ -88,24 +107,44 @@ fn a_full_disk_ends_recording_and_keeps_what_was_recorded() {
     let record_words = body(&template, &small_evaluation(0)).len() + 4;
     assert!(written as usize * record_words * 8 > 8 * SEGMENT_BYTES);
     let contents = read(disk.path()).unwrap();
-    assert_eq!(contents.evaluations, (0..written).map(small_evaluation).collect::<Vec<_>>());
+    assert_eq!(
+        contents.evaluations,
+        (0..written).map(small_evaluation).collect::<Vec<_>>()
+    );
     assert!(contents.corrupt.is_empty() && contents.partial.is_none());
     assert!(matches!(contents.end, StreamEnd::Open | StreamEnd::Closed));
     let on_disk = read_status(&status_path).unwrap().unwrap();
     assert_eq!(on_disk, status.get());
     assert_eq!(on_disk.state, State::Failed(libc::ENOSPC));
     assert_eq!(
-        (on_disk.evals_committed, on_disk.evals_lost, on_disk.steps_lost, on_disk.accesses_lost),
+        (
+            on_disk.evals_committed,
+            on_disk.evals_lost,
+            on_disk.steps_lost,
+            on_disk.accesses_lost
+        ),
         (written, 3, 12, 27)
     );
 }
 
 #[test]
 fn a_disk_too_small_from_the_start_is_an_error_at_once() {
-    let Some(disk) = SmallDisk::mount(24) else { return };
+    let Some(disk) = SmallDisk::mount(24) else {
+        return;
+    };
     let status = Arc::new(StatusPage::create(&disk.path().join("status")).unwrap());
     let result = Log::create_sized(disk.path(), 0, status, Box::new(|_| ()), SEGMENT_BYTES);
-    assert_eq!(result.err().and_then(|error| error.raw_os_error()), Some(libc::ENOSPC));
+    assert_eq!(
+        result.err().and_then(|error| error.raw_os_error()),
+        Some(libc::ENOSPC)
+    );
+}
+
+/// The preparer may put a file into the folder while it is being emptied.
+fn remove(directory: &Path) {
+    while let Err(error) = std::fs::remove_dir_all(directory) {
+        assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+    }
 }
 
 #[test]
@@ -114,9 +153,13 @@ fn a_removed_directory_ends_recording() {
     let (status, log, mut appender) = fixture::open(directory.path(), SEGMENT_BYTES);
     let (definitions, template) = small_graph();
     assert!(define(&mut appender, &definitions));
-    std::fs::remove_dir_all(directory.path()).unwrap();
+    remove(directory.path());
     let mut written = 0;
-    while append(&mut appender, RecordKind::Evaluation, &body(&template, &small_evaluation(written))) {
+    while append(
+        &mut appender,
+        RecordKind::Evaluation,
+        &body(&template, &small_evaluation(written)),
+    ) {
         written += 1;
         assert!(written < 10_000, "nobody noticed");
     }
@@ -129,7 +172,7 @@ fn a_short_recording_notices_a_removed_directory_at_its_end() {
     let directory = tempfile::tempdir().unwrap();
     let (status, log, mut appender) = fixture::open(directory.path(), SEGMENT_BYTES);
     assert!(define(&mut appender, &small_graph().0));
-    std::fs::remove_dir_all(directory.path()).unwrap();
+    remove(directory.path());
     let error = log.finish(appender).unwrap_err();
     assert!(error.to_string().contains("the log was removed"), "{error}");
     assert_eq!(status.get().state, State::Failed(libc::ENOENT));
@@ -152,6 +195,12 @@ fn a_status_file_is_checked_before_it_is_believed() {
         assert_eq!(read_status(&other).unwrap(), Err(reason));
     };
     check(&bytes[..20], "the file is too short");
-    check(&[&b"GGUF"[..], &bytes[4..]].concat(), "the magic number is wrong");
-    check(&[&bytes[..8], &[9, 0, 0, 0], &bytes[12..]].concat(), "the version is unknown");
+    check(
+        &[&b"GGUF"[..], &bytes[4..]].concat(),
+        "the magic number is wrong",
+    );
+    check(
+        &[&bytes[..8], &[9, 0, 0, 0], &bytes[12..]].concat(),
+        "the version is unknown",
+    );
 }

@@ -14,13 +14,40 @@ use trace::{
 
 /// One step with one access through one capture.
 fn graph(indexed: Indexed<u32>, kind: CaptureKind, count: [u64; 3]) -> Template {
-    let name = Name { pattern: 0, number: None };
+    let name = Name {
+        pattern: 0,
+        number: None,
+    };
     let region = Region::Indexed(indexed);
-    let access = AccessDef { tensor: 0, operand: Operand::Source(0), direction: Direction::Read, region };
-    let capture = CaptureDef { kind, time: CaptureTime::Step(0), count, width_bytes: 8, layer: Some(3), pair: None };
+    let access = AccessDef {
+        tensor: 0,
+        operand: Operand::Source(0),
+        direction: Direction::Read,
+        region,
+    };
+    let capture = CaptureDef {
+        kind,
+        time: CaptureTime::Step(0),
+        count,
+        width_bytes: 8,
+        layer: Some(3),
+        pair: None,
+    };
     let accesses = vec![access];
-    let step = Step { node: 0, fused_nodes: 1, op: 0, name, layer: Some(3), op_is_known: true, accesses };
-    Template { nodes: 1, steps: vec![step], captures: vec![capture] }
+    let step = Step {
+        node: 0,
+        fused_nodes: 1,
+        op: 0,
+        name,
+        layer: Some(3),
+        op_is_known: true,
+        accesses,
+    };
+    Template {
+        nodes: 1,
+        steps: vec![step],
+        captures: vec![capture],
+    }
 }
 
 fn evaluation(values: Vec<i64>) -> Evaluation {
@@ -54,7 +81,10 @@ fn naive(indexed: &Indexed<u32>, n: [u64; 3], values: &[i64]) -> Vec<(u64, u64, 
                     let by = value as u64 * indexed.stride
                         + i1 * indexed.outer_strides[0]
                         + i2 * indexed.outer_strides[1];
-                    let bytes = bytes_of(&indexed.unit).iter().map(|byte| byte + by).collect();
+                    let bytes = bytes_of(&indexed.unit)
+                        .iter()
+                        .map(|byte| byte + by)
+                        .collect();
                     touched.push((at, value as u64, bytes));
                 }
             }
@@ -64,10 +94,21 @@ fn naive(indexed: &Indexed<u32>, n: [u64; 3], values: &[i64]) -> Vec<(u64, u64, 
 }
 
 fn case() -> impl Strategy<Value = (Indexed<u32>, [u64; 3], Vec<i64>)> {
-    let unit = (0u64..50, prop_oneof![1u64..12, 64u64..80], vec((2u64..4, 90u64..200), 0..2))
+    let unit = (
+        0u64..50,
+        prop_oneof![1u64..12, 64u64..80],
+        vec((2u64..4, 90u64..200), 0..2),
+    )
         .prop_map(|(offset, run, dims)| Strided::new(offset, run, dims));
     // Rows do not overlap in ggml: the stride is at least the unit's extent.
-    (unit, 0u64..3, 1u64..9, [1u64..4, 1u64..4, 1u64..3], [1u64..3, 1u64..3, 1u64..3], [0u64..3, 0u64..3])
+    (
+        unit,
+        0u64..3,
+        1u64..9,
+        [1u64..4, 1u64..4, 1u64..3],
+        [1u64..3, 1u64..3, 1u64..3],
+        [0u64..3, 0u64..3],
+    )
         .prop_flat_map(|(unit, pad, bound, n, times, outer)| {
             let span = unit.end().unwrap() - unit.offset;
             let stride = span + pad;
@@ -81,7 +122,11 @@ fn case() -> impl Strategy<Value = (Indexed<u32>, [u64; 3], Vec<i64>)> {
                 order: IndexOrder::EachInOrder,
             };
             let elements = n.iter().product::<u64>() as usize;
-            (Just(indexed), Just(n), vec(-2i64..bound as i64 + 2, elements))
+            (
+                Just(indexed),
+                Just(n),
+                vec(-2i64..bound as i64 + 2, elements),
+            )
         })
 }
 
@@ -153,9 +198,33 @@ fn routes_pair_ids_with_weights() {
     let evaluation = fixture::small_evaluation(1);
     let mut routes = Vec::new();
     for_each_route(&template, &evaluation, |route| routes.push(route));
-    let route = |token, rank, expert, weight: f32| Route { layer: 0, token, rank, expert, weight: Some(weight) };
+    let route = |token, rank, expert, weight: f32| Route {
+        layer: 0,
+        token,
+        rank,
+        expert,
+        weight: Some(weight),
+    };
     assert_eq!(
         routes,
-        [route(0, 0, 1, 1.0 / 3.0), route(0, 1, 4, 1.0 / 4.0), route(1, 0, 7, 1.0 / 5.0), route(1, 1, 2, 1.0 / 6.0)]
+        [
+            route(0, 0, 1, 1.0 / 3.0),
+            route(0, 1, 4, 1.0 / 4.0),
+            route(1, 0, 7, 1.0 / 5.0),
+            route(1, 1, 2, 1.0 / 6.0)
+        ]
     );
+}
+
+#[test]
+fn routes_of_the_last_layer_belong_to_the_tokens_that_are_output() {
+    let (_, mut template) = fixture::small_graph();
+    let mut evaluation = fixture::small_evaluation(1);
+    // Three tokens, of which the first and the last are output.
+    evaluation.captures[0] = vec![7, 8, 9];
+    template.captures[2].kind = CaptureKind::OutputRows;
+    evaluation.captures[2] = vec![0, 2];
+    let mut tokens = Vec::new();
+    for_each_route(&template, &evaluation, |route| tokens.push(route.token));
+    assert_eq!(tokens, [0, 0, 2, 2]);
 }

@@ -8,9 +8,15 @@ use trace::region::Strided;
 fn naive(offset: u64, run_bytes: u64, dims: &[(u64, u64)]) -> BTreeSet<u64> {
     let mut starts = vec![offset];
     for &(count, stride) in dims {
-        starts = starts.iter().flat_map(|s| (0..count).map(move |i| s + i * stride)).collect();
+        starts = starts
+            .iter()
+            .flat_map(|s| (0..count).map(move |i| s + i * stride))
+            .collect();
     }
-    starts.into_iter().flat_map(|start| start..start + run_bytes).collect()
+    starts
+        .into_iter()
+        .flat_map(|start| start..start + run_bytes)
+        .collect()
 }
 
 fn runs(strided: &Strided) -> Vec<(u64, u64)> {
@@ -56,7 +62,11 @@ proptest! {
 fn windows_and_rows_without_padding_merge() {
     let check = |run, dims: &[(u64, u64)], expect: (u64, &[(u64, u64)])| {
         let region = Strided::new(5, run, dims.iter().copied());
-        assert_eq!((region.run_bytes, region.dims.as_slice()), expect, "{run} {dims:?}");
+        assert_eq!(
+            (region.run_bytes, region.dims.as_slice()),
+            expect,
+            "{run} {dims:?}"
+        );
     };
     check(4, &[(8, 4), (3, 32)], (96, &[]));
     check(4, &[(3, 64), (8, 4)], (32, &[(3, 64)]));
@@ -76,6 +86,10 @@ fn windows_and_rows_without_padding_merge() {
 fn impossible_extents_saturate_instead_of_failing() {
     let region = Strided::new(u64::MAX, u64::MAX, [(u64::MAX, 3), (u64::MAX, u64::MAX)]);
     assert_eq!(region.end(), None);
-    let sparse = Strided { offset: 0, run_bytes: 1, dims: vec![(u64::MAX, 2), (u64::MAX, 3)] };
+    let sparse = Strided {
+        offset: 0,
+        run_bytes: 1,
+        dims: vec![(u64::MAX, 2), (u64::MAX, 3)],
+    };
     assert_eq!((sparse.end(), sparse.bytes()), (None, u64::MAX));
 }

@@ -11,57 +11,114 @@ fn name() -> impl Strategy<Value = Name> {
 }
 
 fn strided() -> impl Strategy<Value = Strided> {
-    (any::<u64>(), any::<u64>(), vec(any::<(u64, u64)>(), 0..=4))
-        .prop_map(|(offset, run_bytes, dims)| Strided { offset, run_bytes, dims })
+    (any::<u64>(), any::<u64>(), vec(any::<(u64, u64)>(), 0..=4)).prop_map(
+        |(offset, run_bytes, dims)| Strided {
+            offset,
+            run_bytes,
+            dims,
+        },
+    )
 }
 
 fn region() -> impl Strategy<Value = Region<u32>> {
-    let order = prop_oneof![Just(IndexOrder::EachInOrder), Just(IndexOrder::DistinctAscending)];
-    let indexed = (any::<u32>(), strided(), any::<[u64; 2]>(), any::<[u64; 3]>(), any::<[u64; 2]>(), order).prop_map(
-        |(capture, unit, [stride, bound], count, outer_strides, order)| {
-            Region::Indexed(Indexed { capture, unit, stride, bound, count, outer_strides, order })
-        },
-    );
+    let order = prop_oneof![
+        Just(IndexOrder::EachInOrder),
+        Just(IndexOrder::DistinctAscending)
+    ];
+    let indexed = (
+        any::<u32>(),
+        strided(),
+        any::<[u64; 2]>(),
+        any::<[u64; 3]>(),
+        any::<[u64; 2]>(),
+        order,
+    )
+        .prop_map(
+            |(capture, unit, [stride, bound], count, outer_strides, order)| {
+                Region::Indexed(Indexed {
+                    capture,
+                    unit,
+                    stride,
+                    bound,
+                    count,
+                    outer_strides,
+                    order,
+                })
+            },
+        );
     prop_oneof![strided().prop_map(Region::Fixed), indexed]
 }
 
 fn access() -> impl Strategy<Value = AccessDef> {
-    let operand = option::of(any::<u8>()).prop_map(|i| i.map_or(Operand::Destination, Operand::Source));
+    let operand =
+        option::of(any::<u8>()).prop_map(|i| i.map_or(Operand::Destination, Operand::Source));
     let direction = prop_oneof![Just(Direction::Read), Just(Direction::Write)];
-    (any::<u32>(), operand, direction, region())
-        .prop_map(|(tensor, operand, direction, region)| AccessDef { tensor, operand, direction, region })
+    (any::<u32>(), operand, direction, region()).prop_map(|(tensor, operand, direction, region)| {
+        AccessDef {
+            tensor,
+            operand,
+            direction,
+            region,
+        }
+    })
 }
 
 fn template() -> impl Strategy<Value = Template> {
-    let step = (any::<(u16, u8, u32, bool)>(), name(), option::of(0..u32::MAX), vec(access(), 0..4));
+    let step = (
+        any::<(u16, u8, u32, bool)>(),
+        name(),
+        option::of(0..u32::MAX),
+        vec(access(), 0..4),
+    );
     let kind = prop::sample::select(vec![
         CaptureKind::Index,
         CaptureKind::Tokens,
         CaptureKind::Positions,
         CaptureKind::ExpertIds,
         CaptureKind::ExpertWeights,
+        CaptureKind::OutputRows,
     ]);
     let number = || option::of(0..u32::MAX);
-    let capture = (kind, number(), any::<[u64; 3]>(), any::<u8>(), number(), number()).prop_map(
-        |(kind, step, count, width_bytes, layer, pair)| CaptureDef {
+    let capture = (
+        kind,
+        number(),
+        any::<[u64; 3]>(),
+        any::<u8>(),
+        number(),
+        number(),
+    )
+        .prop_map(|(kind, step, count, width_bytes, layer, pair)| CaptureDef {
             kind,
             time: step.map_or(CaptureTime::Begin, CaptureTime::Step),
             count,
             width_bytes,
             layer,
             pair,
-        },
-    );
+        });
     (any::<u32>(), vec(step, 0..6), vec(capture, 0..6)).prop_map(|(nodes, steps, captures)| {
         let mut node = 0;
         let steps = steps
             .into_iter()
-            .map(|((ahead, fused_nodes, op, op_is_known), name, layer, accesses)| {
-                node += u32::from(ahead);
-                Step { node, fused_nodes, op, name, layer, op_is_known, accesses }
-            })
+            .map(
+                |((ahead, fused_nodes, op, op_is_known), name, layer, accesses)| {
+                    node += u32::from(ahead);
+                    Step {
+                        node,
+                        fused_nodes,
+                        op,
+                        name,
+                        layer,
+                        op_is_known,
+                        accesses,
+                    }
+                },
+            )
             .collect();
-        Template { nodes, steps, captures }
+        Template {
+            nodes,
+            steps,
+            captures,
+        }
     })
 }
 
@@ -74,11 +131,28 @@ fn definition() -> impl Strategy<Value = Definition> {
     ]);
     let place = option::of((0..u32::MAX, any::<u64>()))
         .prop_map(|place| place.map(|(file, file_offset)| FilePlace { file, file_offset }));
-    let tensor = (name(), kind, any::<[u32; 2]>(), any::<[u64; 4]>(), any::<[u64; 2]>(), place).prop_map(
-        |(name, kind, [ggml_type, buffer_type], ne, [size_bytes, address], place)| {
-            Definition::Tensor(TensorDef { name, kind, ggml_type, ne, size_bytes, address, buffer_type, place })
-        },
-    );
+    let tensor = (
+        name(),
+        kind,
+        any::<[u32; 2]>(),
+        any::<[u64; 4]>(),
+        any::<[u64; 2]>(),
+        place,
+    )
+        .prop_map(
+            |(name, kind, [ggml_type, buffer_type], ne, [size_bytes, address], place)| {
+                Definition::Tensor(TensorDef {
+                    name,
+                    kind,
+                    ggml_type,
+                    ne,
+                    size_bytes,
+                    address,
+                    buffer_type,
+                    place,
+                })
+            },
+        );
     prop_oneof![
         any::<Vec<u8>>().prop_map(Definition::Text),
         any::<(u32, Vec<u8>)>().prop_map(|(id, text)| Definition::Token { id, text }),

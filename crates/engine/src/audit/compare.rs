@@ -32,6 +32,14 @@ impl Tally {
         share(self.both, self.claimed)
     }
 
+    fn since(&self, before: Tally) -> Tally {
+        Tally {
+            claimed: self.claimed - before.claimed,
+            touched: self.touched - before.touched,
+            both: self.both - before.both,
+        }
+    }
+
     fn add(&mut self, other: Tally) {
         self.claimed += other.claimed;
         self.touched += other.touched;
@@ -61,6 +69,8 @@ pub struct Discrepancy {
 pub struct Findings {
     pub total: Tally,
     pub evaluations: u64,
+    /// Of each evaluation, in order.
+    pub by_evaluation: Vec<Tally>,
     pub by_op: BTreeMap<String, Tally>,
     pub by_tensor: BTreeMap<String, Tally>,
     /// All of them, in order.
@@ -87,7 +97,9 @@ pub fn compare(model: &gguf::Model, log_directory: &Path, touched: &[Touched]) -
             continue;
         };
         let comparison = Comparison { model, first: &first, definitions: &reader.definitions, evaluation: &evaluation };
+        let before = findings.total;
         comparison.run(touched, &mut findings);
+        findings.by_evaluation.push(findings.total.since(before));
         findings.evaluations += 1;
     }
     findings.flawed_evaluations += (touched.len() as u64).saturating_sub(seen);

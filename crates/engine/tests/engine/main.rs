@@ -2,6 +2,12 @@
 //! audits against the MMU, output with and without recording.
 
 mod audits;
+mod caches;
+mod children;
 mod fixtures;
 mod oracle;
+mod poison;
 mod records;
+mod routing;
+mod sizes;
+mod synthetics;

@@ -25,7 +25,10 @@ thread_local! {
 }
 
 unsafe extern "C" {
-    fn __real_ggml_cpu_extra_compute_forward(params: *mut ComputeParams, node: *mut RawTensor) -> bool;
+    fn __real_ggml_cpu_extra_compute_forward(
+        params: *mut ComputeParams,
+        node: *mut RawTensor,
+    ) -> bool;
     fn __real_ggml_compute_forward_rms_norm_mul_fused(
         params: *mut c_void,
         norm: *mut RawTensor,
@@ -37,7 +40,9 @@ unsafe fn note(params: *const ComputeParams, node: *const RawTensor) {
     // SAFETY: ggml passes live structs.
     unsafe {
         if (*params).ith == 0 {
-            let name = Tensor::from_ptr(node).map(|t| t.name().to_vec()).unwrap_or_default();
+            let name = Tensor::from_ptr(node)
+                .map(|t| t.name().to_vec())
+                .unwrap_or_default();
             EXECUTED.with_borrow_mut(|executed| executed.push(name));
         }
     }

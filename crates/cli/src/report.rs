@@ -1,0 +1,219 @@
+//! `tensorscope report`: what a trace says, on a page.
+
+use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf, process::ExitCode};
+
+use comfy_table::{CellAlignment, Table, presets};
+use gguf::Meaning;
+use indicatif::HumanBytes;
+use rundir::Run;
+use serde_json::{Value, json};
+use trace::{
+    summary::{Summary, Traffic, summarise},
+    template::TensorKind,
+};
+
+use crate::{export::open_run, progress, text::grouped};
+
+/// Say what a trace shows: tokens, time, bytes by kind, component, op and layer, experts
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope report RUN
+  tensorscope report RUN --json | jq .by_op")]
+pub struct Args {
+    /// Run directory
+    run: PathBuf,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let run = open_run(&args.run)?;
+    let bar = progress::bar(run.log_bytes(), "reading", "bytes");
+    let summary = summarise(&run.log_directory(), &mut |bytes| bar.set_position(bytes))?;
+    bar.finish_and_clear();
+    for damage in &summary.corrupt {
+        eprintln!("tensorscope: {damage}");
+    }
+    let out = if args.json {
+        serde_json::to_string_pretty(&as_json(&run, &summary))?
+    } else {
+        page(&run, &summary)
+    };
+    crate::print(&out)?;
+    Ok(if summary.corrupt.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn page(run: &Run, summary: &Summary) -> String {
+    let mut out = String::new();
+    let mut line = |text: String| {
+        out.push_str(&text);
+        out.push('\n');
+    };
+    if let Some(model) = run.metadata().and_then(|m| m.model.as_ref()) {
+        line(format!(
+            "{} ({}, {} parameters, {})",
+            model.name.as_deref().unwrap_or("unnamed model"),
+            model.architecture,
+            grouped(model.parameters),
+            HumanBytes(model.size_bytes)
+        ));
+    }
+    line(format!(
+        "{} evaluations, {} executed nodes, {} accesses, {} lost; {} of log",
+        grouped(summary.evaluations),
+        grouped(summary.steps),
+        grouped(summary.accesses),
+        grouped(run.lost().accesses),
+        HumanBytes(run.log_bytes())
+    ));
+    for (phase, sum) in &summary.by_phase {
+        line(format!(
+            "{phase}: {} tokens in {} evaluations, {:.3} s, {:.1} tokens/s, {} of weights read per evaluation",
+            grouped(sum.tokens),
+            grouped(sum.evaluations),
+            sum.nanos as f64 / 1e9,
+            sum.tokens as f64 * 1e9 / sum.nanos.max(1) as f64,
+            HumanBytes(sum.weight_bytes / sum.evaluations.max(1))
+        ));
+    }
+    let total: u64 = summary.by_kind.values().map(|t| t.bytes).sum();
+    let share = |bytes: u64| format!("{:.1}", bytes as f64 * 100.0 / total.max(1) as f64);
+    let _ = writeln!(out, "\nBytes by kind");
+    let mut table = new_table(&["kind", "direction", "accesses", "bytes", "share %"], 2);
+    for ((kind, direction), traffic) in &summary.by_kind {
+        table.add_row([
+            kind.name().to_owned(),
+            (*direction).to_owned(),
+            grouped(traffic.accesses),
+            HumanBytes(traffic.bytes).to_string(),
+            share(traffic.bytes),
+        ]);
+    }
+    let _ = writeln!(out, "{table}\n\nWeights by component");
+    let weights: u64 =
+        summary.by_kind.get(&(TensorKind::Weight, "read")).map_or(0, |traffic| traffic.bytes).max(1);
+    let mut table = new_table(&["component", "accesses", "bytes", "share of weights %"], 1);
+    for (component, traffic) in by_component(run, summary) {
+        table.add_row([
+            component,
+            grouped(traffic.accesses),
+            HumanBytes(traffic.bytes).to_string(),
+            format!("{:.1}", traffic.bytes as f64 * 100.0 / weights as f64),
+        ]);
+    }
+    let _ = writeln!(out, "{table}\n\nOps by time");
+    let nanos: u64 = summary.by_op.values().map(|op| op.nanos).sum();
+    let mut table = new_table(&["op", "executions", "ms", "time %", "read", "written"], 1);
+    let mut ops: Vec<_> = summary.by_op.iter().collect();
+    ops.sort_by_key(|(_, op)| std::cmp::Reverse(op.nanos));
+    for (name, op) in ops {
+        let unknown = if op.is_unknown { " (unknown: whole views)" } else { "" };
+        table.add_row([
+            format!("{name}{unknown}"),
+            grouped(op.steps),
+            format!("{:.2}", op.nanos as f64 / 1e6),
+            format!("{:.1}", op.nanos as f64 * 100.0 / nanos.max(1) as f64),
+            HumanBytes(op.read.bytes).to_string(),
+            HumanBytes(op.written.bytes).to_string(),
+        ]);
+    }
+    let _ = writeln!(out, "{table}");
+    if !summary.experts.is_empty() {
+        let _ = writeln!(out, "\nExperts by layer");
+        let mut table = new_table(&["layer", "choices", "experts used", "hottest", "its share %"], 0);
+        for (layer, experts) in &summary.experts {
+            let choices: u64 = experts.values().sum();
+            let hottest = experts.iter().max_by_key(|(_, n)| **n);
+            table.add_row([
+                layer.to_string(),
+                grouped(choices),
+                experts.len().to_string(),
+                hottest.map_or(String::new(), |(e, _)| e.to_string()),
+                hottest.map_or(String::new(), |(_, n)| format!("{:.1}", *n as f64 * 100.0 / choices as f64)),
+            ]);
+        }
+        let _ = writeln!(out, "{table}");
+    }
+    out
+}
+
+/// A table whose columns from `first_number` on hold numbers.
+fn new_table(header: &[&str], first_number: usize) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header.iter().copied());
+    for column in table.column_iter_mut().skip(first_number) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// Tensors of the model, by what they are.
+fn by_component(run: &Run, summary: &Summary) -> BTreeMap<String, Traffic> {
+    let known = run.tensor_names().unwrap_or_default();
+    let mut sums: BTreeMap<String, Traffic> = BTreeMap::new();
+    for (name, traffic) in &summary.by_tensor {
+        if known.binary_search(name).is_ok() || known.contains(name) {
+            let sum = sums.entry(Meaning::of(name).component.name().to_owned()).or_default();
+            sum.accesses += traffic.accesses;
+            sum.bytes += traffic.bytes;
+        }
+    }
+    sums
+}
+
+fn as_json(run: &Run, summary: &Summary) -> Value {
+    let traffic = |t: &Traffic| json!({"accesses": t.accesses, "bytes": t.bytes});
+    let lost = run.lost();
+    json!({
+        "run": run.path().to_string_lossy(),
+        "warning": run.warning(),
+        "evaluations": summary.evaluations,
+        "partial_evaluations": summary.partial,
+        "corrupt_records": summary.corrupt,
+        "flagged_evaluations": summary.flagged,
+        "lost_evaluations": lost.evaluations,
+        "lost_accesses": lost.accesses,
+        "steps": summary.steps,
+        "accesses": summary.accesses,
+        "templates": summary.templates,
+        "routes": summary.routes,
+        "log_bytes": run.log_bytes(),
+        "duration_nanos": summary.last_nanos.saturating_sub(summary.first_nanos),
+        "by_phase": summary.by_phase.iter().map(|(phase, p)| json!({
+            "phase": phase, "evaluations": p.evaluations, "tokens": p.tokens, "nanos": p.nanos,
+            "weight_bytes": p.weight_bytes,
+        })).collect::<Vec<_>>(),
+        "by_kind": summary.by_kind.iter().map(|((kind, direction), t)| json!({
+            "kind": kind.name(), "direction": direction, "accesses": t.accesses, "bytes": t.bytes,
+        })).collect::<Vec<_>>(),
+        "by_component": by_component(run, summary).iter().map(|(component, t)| {
+            let mut row = traffic(t);
+            row["component"] = json!(component);
+            row
+        }).collect::<Vec<_>>(),
+        "by_op": summary.by_op.iter().map(|(op, o)| json!({
+            "op": op, "executions": o.steps, "nanos": o.nanos, "read_bytes": o.read.bytes,
+            "written_bytes": o.written.bytes, "known": !o.is_unknown,
+        })).collect::<Vec<_>>(),
+        "by_layer": summary.by_layer.iter().map(|(layer, t)| {
+            let mut row = traffic(t);
+            row["layer"] = json!(layer);
+            row
+        }).collect::<Vec<_>>(),
+        "by_tensor": summary.by_tensor.iter().map(|(name, t)| {
+            let mut row = traffic(t);
+            row["tensor"] = json!(name);
+            row
+        }).collect::<Vec<_>>(),
+        "buffer_types_of_weights": summary.by_buffer_type,
+        "experts": summary.experts.iter().flat_map(|(layer, experts)| {
+            experts.iter().map(move |(expert, choices)| json!({
+                "layer": layer, "expert": expert, "choices": choices,
+            }))
+        }).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,11 @@
+//! `tensorscope record`, `audit` and `bench overhead` as a user, and as an attacker,
+//! runs them: the real program in a temporary directory.
+
+mod disk;
+mod fixture;
+mod input;
+mod kill;
+mod measure;
+mod options;
+mod sanity;
+mod terminal;
