@@ -8,7 +8,10 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-link-arg=-Wl,--wrap=ggml_graph_compute");
     // The exact per-node hook, used as an oracle by tests/oracle.rs only.
-    for symbol in ["ggml_cpu_extra_compute_forward", "ggml_compute_forward_rms_norm_mul_fused"] {
+    for symbol in [
+        "ggml_cpu_extra_compute_forward",
+        "ggml_compute_forward_rms_norm_mul_fused",
+    ] {
         println!("cargo:rustc-link-arg-tests=-Wl,--wrap={symbol}");
     }
 }

@@ -69,9 +69,10 @@ pub fn layer_hint(name: &[u8]) -> LayerHint {
         return number(digits).map_or(LayerHint::Outside, LayerHint::Layer);
     }
     if let Some(dash) = name.iter().rposition(|&b| b == b'-')
-        && let Some(layer) = number(&name[dash + 1..]) {
-            return LayerHint::Layer(layer);
-        }
+        && let Some(layer) = number(&name[dash + 1..])
+    {
+        return LayerHint::Layer(layer);
+    }
     if name.is_empty() || name.starts_with(b"node_") || name.starts_with(b"leaf_") {
         return LayerHint::Unnamed;
     }

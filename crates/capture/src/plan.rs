@@ -167,13 +167,14 @@ impl<'g> Builder<'_, 'g> {
             }
         }
         if node.name().starts_with(b"ffn_moe_weighted")
-            && let Some(weights) = node.src(1).filter(|w| w.ty() == GgmlType::F32.as_u32()) {
-                let ne = weights.extents();
-                // One weight per expert and token: [1, n_used, n_tokens].
-                if ne[0] == 1 && ne[3] == 1 && !self.capture_of.contains_key(&weights) {
-                    self.capture(step, weights, CaptureKind::ExpertWeights, u64::MAX, layer);
-                }
+            && let Some(weights) = node.src(1).filter(|w| w.ty() == GgmlType::F32.as_u32())
+        {
+            let ne = weights.extents();
+            // One weight per expert and token: [1, n_used, n_tokens].
+            if ne[0] == 1 && ne[3] == 1 && !self.capture_of.contains_key(&weights) {
+                self.capture(step, weights, CaptureKind::ExpertWeights, u64::MAX, layer);
             }
+        }
     }
 
     fn access(

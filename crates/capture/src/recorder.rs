@@ -22,6 +22,9 @@ use crate::{
 /// contexts, or prompt and decode in turn, a few.
 const PLANS_KEPT: usize = 16;
 
+/// Nodes whose structs (and sources) are compared with the library's answers.
+const LAYOUT_SAMPLES: usize = 64;
+
 /// A token that is about to be evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchToken {
@@ -34,6 +37,8 @@ pub struct BatchToken {
 /// not show. A batch may be computed in several evaluations.
 #[derive(Clone, Debug)]
 pub struct Batch {
+    /// Tells contexts of one process apart.
+    pub context: u64,
     pub phase: Phase,
     pub tokens: VecDeque<BatchToken>,
 }
@@ -77,6 +82,15 @@ pub struct Recorder {
     begin_words: Vec<u64>,
     counts: Counts,
     timing: Option<Timing>,
+    layout: Layout,
+}
+
+/// Whether our view of ggml's structs holds for the library that computes.
+enum Layout {
+    Unchecked,
+    Right,
+    /// Recording is off for good, for this reason.
+    Wrong(String),
 }
 
 struct KnownPlan {
@@ -118,6 +132,7 @@ impl Recorder {
             knowledge,
             interner: Interner::default(),
             batch: Batch {
+                context: 0,
                 phase: Phase::Unknown,
                 tokens: VecDeque::new(),
             },
@@ -125,6 +140,15 @@ impl Recorder {
             begin_words: Vec::with_capacity(4096),
             counts: Counts::default(),
             timing: None,
+            layout: Layout::Unchecked,
+        }
+    }
+
+    /// Why nothing is recorded: the library's structs are not as we know them.
+    pub fn refusal(&self) -> Option<&str> {
+        match &self.layout {
+            Layout::Wrong(reason) => Some(reason),
+            Layout::Unchecked | Layout::Right => None,
         }
     }
 
@@ -164,6 +188,11 @@ impl Recorder {
     pub unsafe fn begin(&mut self, graph: Graph<'_>, threads: i32) -> bool {
         let number = self.evaluations;
         self.evaluations += 1;
+        // SAFETY: a live graph of the library that `knowledge` describes.
+        if !unsafe { self.layout_is_right(graph) } {
+            self.status.count_lost(0, 0);
+            return false;
+        }
         self.current = self.find_plan(graph);
         // SAFETY: the plan was made from this graph, whose inputs are filled.
         unsafe { self.read_inputs() };
@@ -182,7 +211,7 @@ impl Recorder {
         self.appender.put(number);
         self.appender
             .put(u64::from(plan.template) | (self.batch.phase as u64) << 32 | threads << 48);
-        self.appender.put(0);
+        self.appender.put(self.batch.context);
         // Read as late as possible: what we did so far is not the program's time.
         self.appender.put(now_nanos());
         self.appender.put(self.begin_words.len() as u64);
@@ -195,6 +224,29 @@ impl Recorder {
         self.next_capture = 0;
         self.extra_ticks = 0;
         true
+    }
+
+    /// Compares, on the first graph, what the library answers about a sample of
+    /// its tensors with what we read from their structs.
+    unsafe fn layout_is_right(&mut self, graph: Graph<'_>) -> bool {
+        if let Layout::Unchecked = self.layout {
+            let nodes = graph.nodes().take(LAYOUT_SAMPLES);
+            let samples: Vec<_> = nodes
+                .flat_map(|node| node.srcs().map(|(_, source)| source).chain([node]))
+                .map(ggml::Tensor::as_ptr)
+                .collect();
+            let api = &self.knowledge.api;
+            // SAFETY: functions, tensors and graph are of one library (caller).
+            let checked = unsafe {
+                ggml::check::self_check(api, &samples)
+                    .and_then(|()| ggml::check::check_graph(api, graph))
+            };
+            self.layout = match checked {
+                Ok(()) => Layout::Right,
+                Err(error) => Layout::Wrong(error.to_string()),
+            };
+        }
+        matches!(self.layout, Layout::Right)
     }
 
     /// A node was executed.

@@ -240,6 +240,7 @@ fn a_recorded_graph_reads_back_as_it_was_built() {
     };
     let batch = [token(11, 3, 0), token(5, 9, 1)];
     run.recorder.announce(Batch {
+        context: 7,
         phase: Phase::Prompt,
         tokens: VecDeque::from(batch),
     });
@@ -248,6 +249,7 @@ fn a_recorded_graph_reads_back_as_it_was_built() {
     assert_eq!(run.compute(&mut graph), 0);
     // The same graph again, with other contents.
     run.recorder.announce(Batch {
+        context: 7,
         phase: Phase::Generate,
         tokens: VecDeque::new(),
     });

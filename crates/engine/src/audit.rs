@@ -54,7 +54,11 @@ pub fn touch(
     let mut auditor = Auditor {
         model,
         recording,
-        guard: PageGuard { watch, grain, evaluations: Vec::new() },
+        guard: PageGuard {
+            watch,
+            grain,
+            evaluations: Vec::new(),
+        },
         phase: Phase::Prompt,
         progress,
         tokens: 0,
@@ -66,8 +70,12 @@ pub fn touch(
         unsafe { auditor.recording.recorder().observe(on_step, data) };
     }
     generate(model, &mut context, generate_props, &mut auditor)?;
-    let Auditor { recording, guard, .. } = auditor;
-    recording.finish().map_err(|error| EngineError::Log(format!("{}: {error}", log_directory.display())))?;
+    let Auditor {
+        recording, guard, ..
+    } = auditor;
+    recording
+        .finish()
+        .map_err(|error| EngineError::Log(format!("{}: {error}", log_directory.display())))?;
     Ok(guard.evaluations)
 }
 
@@ -100,7 +108,14 @@ impl Observer for Auditor<'_> {
         batch: &[BatchToken],
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
-        self.recording.decode(self.model, context, self.phase, batch, wants_logits, Some(&mut self.guard))
+        self.recording.decode(
+            self.model,
+            context,
+            self.phase,
+            batch,
+            wants_logits,
+            Some(&mut self.guard),
+        )
     }
 
     fn token(&mut self, _: usize, _: i32) {
@@ -117,7 +132,10 @@ struct PageGuard {
 
 impl Guard for PageGuard {
     fn before(&mut self) {
-        self.evaluations.push(Touched { pages: self.watch.empty_set(), by_step: Vec::new() });
+        self.evaluations.push(Touched {
+            pages: self.watch.empty_set(),
+            by_step: Vec::new(),
+        });
         self.watch.take_away();
     }
 

@@ -1,12 +1,17 @@
 //! A context: the KV cache and the computation of batches.
 
-use std::marker::PhantomData;
+use std::{
+    marker::PhantomData,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
 use capture::BatchToken;
 use gguf::GgmlType;
 use llama_cpp_sys_2 as sys;
 
 use crate::{EngineError, model::Model, take_errors};
+
+static CONTEXTS: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlashAttention {
@@ -53,6 +58,7 @@ pub struct Context<'m> {
     raw: *mut sys::llama_context,
     props: ContextProps,
     vocabulary_size: usize,
+    number: u64,
     model: PhantomData<&'m Model>,
 }
 
@@ -93,10 +99,24 @@ impl<'m> Context<'m> {
         // SAFETY: a loaded model, and parameters made by llama.cpp.
         let raw = unsafe { sys::llama_init_from_model(model.raw, params) };
         if raw.is_null() {
-            return Err(EngineError::Context { reason: take_errors() });
+            return Err(EngineError::Context {
+                reason: take_errors(),
+            });
         }
         let vocabulary_size = model.vocabulary_size();
-        Ok(Context { raw, props, vocabulary_size, model: PhantomData })
+        let number = CONTEXTS.fetch_add(1, Ordering::Relaxed);
+        Ok(Context {
+            raw,
+            props,
+            vocabulary_size,
+            number,
+            model: PhantomData,
+        })
+    }
+
+    /// Counts the contexts of this process.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     pub fn props(&self) -> &ContextProps {
@@ -120,7 +140,9 @@ impl<'m> Context<'m> {
         let mut counts = vec![1i32; tokens.len()];
         let mut sequences: Vec<i32> = tokens.iter().map(|t| t.sequence as i32).collect();
         let mut pointers: Vec<*mut i32> = sequences.iter_mut().map(|s| s as *mut i32).collect();
-        let mut logits: Vec<i8> = (0..tokens.len()).map(|i| i8::from(wants_logits(i))).collect();
+        let mut logits: Vec<i8> = (0..tokens.len())
+            .map(|i| i8::from(wants_logits(i)))
+            .collect();
         let batch = sys::llama_batch {
             n_tokens: tokens.len() as i32,
             token: ids.as_mut_ptr(),
@@ -133,7 +155,11 @@ impl<'m> Context<'m> {
         // SAFETY: all arrays have n_tokens elements and outlive the call.
         match unsafe { sys::llama_decode(self.raw, batch) } {
             0 => Ok(()),
-            code => Err(EngineError::Decode { tokens: tokens.len(), code, reason: take_errors() }),
+            code => Err(EngineError::Decode {
+                tokens: tokens.len(),
+                code,
+                reason: take_errors(),
+            }),
         }
     }
 

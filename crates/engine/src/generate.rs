@@ -11,7 +11,12 @@ use crate::{EngineError, context::Context, model::Model};
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sampling {
     Greedy,
-    Random { temperature: f32, top_k: i32, top_p: f32, seed: u32 },
+    Random {
+        temperature: f32,
+        top_k: i32,
+        top_p: f32,
+        seed: u32,
+    },
 }
 
 /// Whether the model may end a text before the number of tokens asked for.
@@ -75,7 +80,11 @@ pub fn check_prompts(props: &GenerateProps, context: usize) -> Result<(), Engine
     let prompt: usize = props.prompts.iter().map(Vec::len).sum();
     let wanted = props.tokens * props.prompts.len();
     if prompt + wanted > context {
-        return Err(EngineError::PromptTooLong { prompt, wanted, context });
+        return Err(EngineError::PromptTooLong {
+            prompt,
+            wanted,
+            context,
+        });
     }
     Ok(())
 }
@@ -88,8 +97,9 @@ pub fn generate(
 ) -> Result<Generated, EngineError> {
     check_prompts(props, context.size())?;
     let sequences = props.prompts.len();
-    let mut samplers: Vec<Sampler> =
-        (0..sequences).map(|sequence| Sampler::new(&props.sampling, sequence as u32)).collect();
+    let mut samplers: Vec<Sampler> = (0..sequences)
+        .map(|sequence| Sampler::new(&props.sampling, sequence as u32))
+        .collect();
     let mut result = Generated {
         tokens: vec![Vec::new(); sequences],
         prompt_tokens: props.prompts.iter().map(Vec::len).sum(),
@@ -101,11 +111,14 @@ pub fn generate(
         .iter()
         .enumerate()
         .flat_map(|(sequence, tokens)| {
-            tokens.iter().enumerate().map(move |(position, &token)| BatchToken {
-                token,
-                position: position as i32,
-                sequence: sequence as u32,
-            })
+            tokens
+                .iter()
+                .enumerate()
+                .map(move |(position, &token)| BatchToken {
+                    token,
+                    position: position as i32,
+                    sequence: sequence as u32,
+                })
         })
         .collect();
     let mut phase = Phase::Prompt;
@@ -113,8 +126,9 @@ pub fn generate(
     let mut open = vec![props.tokens > 0; sequences];
     loop {
         // Which sequence continues from which token of the batch: its last one.
-        let last_of: Vec<Option<usize>> =
-            (0..sequences).map(|s| batch.iter().rposition(|t| t.sequence as usize == s)).collect();
+        let last_of: Vec<Option<usize>> = (0..sequences)
+            .map(|s| batch.iter().rposition(|t| t.sequence as usize == s))
+            .collect();
         let mut next = Vec::with_capacity(sequences);
         let limit = context.props().batch.max(1);
         for (chunk_number, chunk) in batch.chunks(limit).enumerate() {
@@ -126,7 +140,9 @@ pub fn generate(
             let wants_logits = |i: usize| last_of.contains(&Some(first + i));
             observer.decode(context, chunk, &wants_logits)?;
             for sequence in 0..sequences {
-                let Some(index) = last_of[sequence].and_then(|at| at.checked_sub(first)) else { continue };
+                let Some(index) = last_of[sequence].and_then(|at| at.checked_sub(first)) else {
+                    continue;
+                };
                 if index >= chunk.len() {
                     continue;
                 }
@@ -135,7 +151,8 @@ pub fn generate(
                     continue;
                 }
                 let token = samplers[sequence].sample(context, index);
-                let ends = props.end_of_text == EndOfText::Stops && model.is_end_of_generation(token);
+                let ends =
+                    props.end_of_text == EndOfText::Stops && model.is_end_of_generation(token);
                 if ends || result.tokens[sequence].len() + 1 == props.tokens {
                     open[sequence] = false;
                     result.final_logits[sequence] = context.logits(index).to_vec();
@@ -174,8 +191,15 @@ impl Sampler {
         unsafe {
             let chain = sys::llama_sampler_chain_init(sys::llama_sampler_chain_default_params());
             match *sampling {
-                Sampling::Greedy => sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_greedy()),
-                Sampling::Random { temperature, top_k, top_p, seed } => {
+                Sampling::Greedy => {
+                    sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_greedy())
+                }
+                Sampling::Random {
+                    temperature,
+                    top_k,
+                    top_p,
+                    seed,
+                } => {
                     sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_top_k(top_k));
                     sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_top_p(top_p, 1));
                     sys::llama_sampler_chain_add(chain, sys::llama_sampler_init_temp(temperature));

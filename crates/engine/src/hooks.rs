@@ -11,10 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use capture::{
-    RawPlan, Recorder, Places,
-    plan::Knowledge,
-};
+use capture::{Places, RawPlan, Recorder, plan::Knowledge};
 use ggml::{Fusion, OpNumbers, check::Api};
 use llama_cpp_sys_2 as sys;
 
@@ -39,7 +36,9 @@ pub fn with<R>(recorder: &mut Recorder, guard: Option<&mut dyn Guard>, f: impl F
     // SAFETY: only the lifetime of the reference is dropped from the type; the
     // pointer is used during `f` only, while the reference lives.
     let guard = guard.map(|guard| unsafe {
-        std::mem::transmute::<*mut (dyn Guard + '_), *mut (dyn Guard + 'static)>(guard as *mut dyn Guard)
+        std::mem::transmute::<*mut (dyn Guard + '_), *mut (dyn Guard + 'static)>(
+            guard as *mut dyn Guard,
+        )
     });
     let mut active = Active { recorder, guard };
     /// Takes the recorder away again even if `f` panics.
@@ -62,7 +61,10 @@ unsafe extern "C" {
 /// # Safety
 /// As `ggml_graph_compute`: a live graph and a plan made for it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __wrap_ggml_graph_compute(graph: *mut c_void, plan: *mut RawPlan) -> c_int {
+pub unsafe extern "C" fn __wrap_ggml_graph_compute(
+    graph: *mut c_void,
+    plan: *mut RawPlan,
+) -> c_int {
     let active = ACTIVE.get();
     if active.is_null() {
         // SAFETY: the call that llama.cpp made.
@@ -95,10 +97,19 @@ pub fn knowledge(places: Places) -> Arc<Knowledge> {
         Ok("1") => Fusion::Off,
         _ => Fusion::On,
     };
-    Arc::new(Knowledge { api, ops, places, fusion })
+    Arc::new(Knowledge {
+        api,
+        ops,
+        places,
+        fusion,
+    })
 }
 
 /// The linked ggml's functions under the types that crate `ggml` expects.
+#[expect(
+    clippy::missing_transmute_annotations,
+    reason = "the fields of Api give the types"
+)]
 pub fn api() -> Api {
     /// bindgen types the same pointers by their structs.
     macro_rules! untyped {

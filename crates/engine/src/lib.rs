@@ -38,9 +38,17 @@ pub enum EngineError {
         "the prompt has {prompt} tokens and {wanted} more are wanted, but the context holds {context}; \
          use --ctx {} or a shorter prompt", prompt + wanted
     )]
-    PromptTooLong { prompt: usize, wanted: usize, context: usize },
+    PromptTooLong {
+        prompt: usize,
+        wanted: usize,
+        context: usize,
+    },
     #[error("llama.cpp failed to evaluate a batch of {tokens} tokens (code {code}): {reason}")]
-    Decode { tokens: usize, code: i32, reason: String },
+    Decode {
+        tokens: usize,
+        code: i32,
+        reason: String,
+    },
     #[error("llama.cpp cannot tokenize the prompt")]
     Tokenize,
     #[error("{0}")]
@@ -71,7 +79,11 @@ pub struct Versions {
 
 pub fn versions() -> Versions {
     // SAFETY: both take nothing and answer with static strings.
-    let text = |pointer: *const c_char| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned();
+    let text = |pointer: *const c_char| {
+        unsafe { CStr::from_ptr(pointer) }
+            .to_string_lossy()
+            .into_owned()
+    };
     // SAFETY: as above.
     unsafe {
         Versions {
@@ -98,11 +110,21 @@ unsafe extern "C" fn on_log(level: sys::ggml_log_level, line: *const c_char, _: 
 
 /// What llama.cpp said was wrong, in one line.
 fn take_errors() -> String {
-    let text = ERRORS.lock().map(|mut e| std::mem::take(&mut *e)).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let text = ERRORS
+        .lock()
+        .map(|mut e| std::mem::take(&mut *e))
+        .unwrap_or_default();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect();
     match lines.first() {
         None => "it gives no reason".into(),
         // The first line is the cause, what follows are its consequences.
-        Some(first) => first.rsplit_once(": ").map_or(*first, |(_, reason)| reason).to_owned(),
+        Some(first) => first
+            .rsplit_once(": ")
+            .map_or(*first, |(_, reason)| reason)
+            .to_owned(),
     }
 }

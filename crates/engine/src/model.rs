@@ -42,7 +42,10 @@ impl Model {
         params.load_mode = sys::LLAMA_LOAD_MODE_MMAP;
         params.use_extra_bufts = repack == Repack::On;
         // llama.cpp wants the first file of a split set.
-        let first = gguf.files().first().map_or(path, |file| file.path.as_path());
+        let first = gguf
+            .files()
+            .first()
+            .map_or(path, |file| file.path.as_path());
         let c_path = CString::new(first.as_os_str().as_bytes())
             .map_err(|_| refused(path, "its path has a NUL byte in it".into()))?;
         // SAFETY: a valid string and parameters made by llama.cpp.
@@ -52,7 +55,12 @@ impl Model {
         }
         // SAFETY: a loaded model.
         let vocab = unsafe { sys::llama_model_get_vocab(raw) };
-        Ok(Model { raw, vocab, path: path.to_owned(), gguf })
+        Ok(Model {
+            raw,
+            vocab,
+            path: path.to_owned(),
+            gguf,
+        })
     }
 
     pub fn path(&self) -> &Path {
@@ -65,7 +73,10 @@ impl Model {
             .tensors()
             .iter()
             .map(|tensor| {
-                let place = FilePlace { file: tensor.file as u32, file_offset: tensor.file_offset };
+                let place = FilePlace {
+                    file: tensor.file,
+                    file_offset: tensor.file_offset,
+                };
                 (tensor.name.as_bytes().to_vec(), place)
             })
             .collect()
@@ -151,5 +162,9 @@ pub enum ModelError {
 }
 
 fn refused(path: &Path, reason: String) -> ModelError {
-    EngineError::Model { path: path.to_owned(), reason }.into()
+    EngineError::Model {
+        path: path.to_owned(),
+        reason,
+    }
+    .into()
 }

@@ -87,21 +87,38 @@ pub fn measure(
     log_directory: &Path,
     progress: &mut dyn FnMut(usize),
 ) -> Result<Overhead, EngineError> {
-    let log_error = |error: std::io::Error| EngineError::Log(format!("{}: {error}", log_directory.display()));
-    let mut recording = Recording::start(model, log_directory, Box::new(|_| {})).map_err(log_error)?;
+    let log_error =
+        |error: std::io::Error| EngineError::Log(format!("{}: {error}", log_directory.display()));
+    let mut recording =
+        Recording::start(model, log_directory, Box::new(|_| {})).map_err(log_error)?;
     recording.recorder().time_itself();
-    let mut naive = Box::new(NaiveLog { records: vec![[0; 8]; 1 << 20], next: 0 });
+    let mut naive = Box::new(NaiveLog {
+        records: vec![[0; 8]; 1 << 20],
+        next: 0,
+    });
     let mut lanes = Vec::new();
     for mode in Mode::ALL {
-        let callback = (mode == Mode::Naive)
-            .then_some((naive_callback as unsafe extern "C" fn(_, _, _) -> _, (&raw mut *naive).cast::<c_void>()));
+        let callback = (mode == Mode::Naive).then_some((
+            naive_callback as unsafe extern "C" fn(_, _, _) -> _,
+            (&raw mut *naive).cast::<c_void>(),
+        ));
         let context = Context::with_callback(model, props.clone(), callback)?;
-        lanes.push(Lane { mode, context, nanos: Vec::with_capacity(rounds), tokens: Vec::new(), next: 0 });
+        lanes.push(Lane {
+            mode,
+            context,
+            nanos: Vec::with_capacity(rounds),
+            tokens: Vec::new(),
+            next: 0,
+        });
     }
     let batch: Vec<BatchToken> = prompt
         .iter()
         .enumerate()
-        .map(|(i, &token)| BatchToken { token, position: i as i32, sequence: 0 })
+        .map(|(i, &token)| BatchToken {
+            token,
+            position: i as i32,
+            sequence: 0,
+        })
         .collect();
     for lane in &mut lanes {
         lane.step(model, &mut recording, Phase::Prompt, &batch)?;
@@ -116,7 +133,11 @@ pub fn measure(
             let at = (turn + round) % Mode::ALL.len();
             let lane = &mut lanes[at];
             let position = (prompt.len() + round) as i32;
-            let next = [BatchToken { token: lane.next, position, sequence: 0 }];
+            let next = [BatchToken {
+                token: lane.next,
+                position,
+                sequence: 0,
+            }];
             lane.step(model, &mut recording, Phase::Generate, &next)?;
             if lane.mode == Mode::Record {
                 self_cycles.push(recording.recorder().take_self_cycles());
@@ -134,11 +155,22 @@ pub fn measure(
     let modes = lanes
         .iter()
         .map(|lane| {
-            let ratios: Vec<f64> =
-                lane.nanos.iter().zip(&base).map(|(&t, &b)| t as f64 / b as f64 - 1.0).collect();
+            let ratios: Vec<f64> = lane
+                .nanos
+                .iter()
+                .zip(&base)
+                .map(|(&t, &b)| t as f64 / b as f64 - 1.0)
+                .collect();
             let direct = (lane.mode == Mode::Record).then(|| {
-                let nanos: Vec<f64> = self_cycles.iter().map(|&c| c as f64 * nanos_per_cycle).collect();
-                let shares = nanos.iter().zip(&lane.nanos).map(|(&n, &token)| n / token as f64).collect();
+                let nanos: Vec<f64> = self_cycles
+                    .iter()
+                    .map(|&c| c as f64 * nanos_per_cycle)
+                    .collect();
+                let shares = nanos
+                    .iter()
+                    .zip(&lane.nanos)
+                    .map(|(&n, &token)| n / token as f64)
+                    .collect();
                 (interval(shares).median, interval(nanos).median)
             });
             ModeResult {
@@ -180,12 +212,17 @@ impl Lane<'_> {
         let wants_logits = |i: usize| i == last;
         let start = Instant::now();
         match self.mode {
-            Mode::Record => recording.decode(model, &mut self.context, phase, batch, &wants_logits, None)?,
+            Mode::Record => {
+                recording.decode(model, &mut self.context, phase, batch, &wants_logits, None)?
+            }
             _ => self.context.decode(batch, wants_logits)?,
         }
         self.nanos.push(start.elapsed().as_nanos() as u64);
         let logits = self.context.logits(last);
-        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
+        let best = logits
+            .iter()
+            .enumerate()
+            .max_by(|a, b| a.1.total_cmp(b.1).then(b.0.cmp(&a.0)));
         self.next = best.map_or(0, |(token, _)| token as i32);
         self.tokens.push(self.next);
         Ok(())
@@ -199,7 +236,11 @@ struct NaiveLog {
     next: usize,
 }
 
-unsafe extern "C" fn naive_callback(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
+unsafe extern "C" fn naive_callback(
+    node: *mut sys::ggml_tensor,
+    ask: bool,
+    data: *mut c_void,
+) -> bool {
     if ask {
         return true;
     }
@@ -207,7 +248,13 @@ unsafe extern "C" fn naive_callback(node: *mut sys::ggml_tensor, ask: bool, data
     // from the thread that decodes, with a live node.
     let (log, node) = unsafe { (&mut *data.cast::<NaiveLog>(), &*node) };
     let now = now_nanos();
-    for operand in node.src.iter().copied().filter(|source| !source.is_null()).chain([std::ptr::from_ref(node).cast_mut()]) {
+    for operand in node
+        .src
+        .iter()
+        .copied()
+        .filter(|source| !source.is_null())
+        .chain([std::ptr::from_ref(node).cast_mut()])
+    {
         // SAFETY: a live operand of a live node.
         let (data, bytes) = unsafe { ((*operand).data as u64, sys::ggml_nbytes(operand) as u64) };
         let at = log.next % log.records.len();
@@ -227,13 +274,21 @@ fn median(mut values: Vec<u64>) -> u64 {
 fn interval(mut values: Vec<f64>) -> Interval {
     values.sort_by(f64::total_cmp);
     if values.is_empty() {
-        return Interval { median: 0.0, low: 0.0, high: 0.0 };
+        return Interval {
+            median: 0.0,
+            low: 0.0,
+            high: 0.0,
+        };
     }
     let n = values.len();
     let half = 0.98 * (n as f64).sqrt();
     let low = ((n as f64 / 2.0 - half).floor().max(0.0)) as usize;
     let high = ((n as f64 / 2.0 + half).ceil() as usize).min(n - 1);
-    Interval { median: values[n / 2], low: values[low], high: values[high] }
+    Interval {
+        median: values[n / 2],
+        low: values[low],
+        high: values[high],
+    }
 }
 
 #[cfg(test)]
@@ -245,7 +300,17 @@ mod tests {
         let values: Vec<f64> = (0..101).map(f64::from).collect();
         let found = interval(values);
         assert_eq!(found.median, 50.0);
-        assert!(found.low < 41.0 && found.low > 38.0 && found.high > 59.0 && found.high < 62.0, "{found:?}");
-        assert_eq!(interval(vec![3.0]), Interval { median: 3.0, low: 3.0, high: 3.0 });
+        assert!(
+            found.low < 41.0 && found.low > 38.0 && found.high > 59.0 && found.high < 62.0,
+            "{found:?}"
+        );
+        assert_eq!(
+            interval(vec![3.0]),
+            Interval {
+                median: 3.0,
+                low: 3.0,
+                high: 3.0
+            }
+        );
     }
 }

@@ -26,11 +26,20 @@ pub struct Recording {
 
 impl Recording {
     /// Starts a log in `log_directory`, which must exist and be empty.
-    pub fn start(model: &Model, log_directory: &Path, on_failure: OnFailure) -> io::Result<Recording> {
+    pub fn start(
+        model: &Model,
+        log_directory: &Path,
+        on_failure: OnFailure,
+    ) -> io::Result<Recording> {
         let status = Arc::new(StatusPage::create(&log_directory.join("status"))?);
         let (log, appender) = Log::create(log_directory, 0, status.clone(), on_failure)?;
         let recorder = Recorder::new(appender, status.clone(), hooks::knowledge(model.places()));
-        Ok(Recording { recorder, log, status, named_tokens: HashSet::new() })
+        Ok(Recording {
+            recorder,
+            log,
+            status,
+            named_tokens: HashSet::new(),
+        })
     }
 
     /// Computes a batch, recorded.
@@ -44,14 +53,24 @@ impl Recording {
         guard: Option<&mut dyn hooks::Guard>,
     ) -> Result<(), EngineError> {
         for token in batch {
-            if self.named_tokens.insert(token.token) {
-                if let Ok(id) = u32::try_from(token.token) {
-                    self.recorder.name_token(id, &model.token_text(token.token));
-                }
+            if self.named_tokens.insert(token.token)
+                && let Ok(id) = u32::try_from(token.token)
+            {
+                self.recorder.name_token(id, &model.token_text(token.token));
             }
         }
-        self.recorder.announce(Batch { phase, tokens: VecDeque::from(batch.to_vec()) });
-        hooks::with(&mut self.recorder, guard, || context.decode(batch, wants_logits))
+        self.recorder.announce(Batch {
+            context: context.number(),
+            phase,
+            tokens: VecDeque::from(batch.to_vec()),
+        });
+        hooks::with(&mut self.recorder, guard, || {
+            context.decode(batch, wants_logits)
+        })?;
+        match self.recorder.refusal() {
+            None => Ok(()),
+            Some(reason) => Err(EngineError::Log(reason.to_owned())),
+        }
     }
 
     pub fn recorder(&mut self) -> &mut Recorder {
@@ -75,7 +94,9 @@ impl Recording {
         let result = self.log.finish(self.recorder.into_appender());
         match &result {
             Ok(()) => self.status.set_state(State::Complete),
-            Err(error) => self.status.set_state(State::Failed(error.raw_os_error().unwrap_or(0))),
+            Err(error) => self
+                .status
+                .set_state(State::Failed(error.raw_os_error().unwrap_or(0))),
         }
         result.map(|()| self.status.get())
     }

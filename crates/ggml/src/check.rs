@@ -256,7 +256,7 @@ fn check_tensor(api: &Api, tensor: Tensor<'_>) -> Result<(), LayoutError> {
             )
         };
         let end = tensor.data() as u64 + tensor.nbytes();
-        if tensor.data() < base || end > base as u64 + size as u64 {
+        if tensor.data() < base || end > (base as u64).saturating_add(size as u64) {
             same(
                 "buffer",
                 format!("{base:#x} and {size} bytes"),

@@ -43,13 +43,12 @@ pub fn record(folder: &Path, model: &Path, args: &[&str]) -> Output {
     record_command(folder, model, args).output().unwrap()
 }
 
-/// As [`record`] into `RUN`, which must succeed.
+/// As [`record`] into `RUN-0`, `RUN-1`, …, which must succeed.
 pub fn recorded(folder: &Path, model: &Path, args: &[&str]) -> (Output, Trace) {
-    let output = record(folder, model, &[args, &["-o", "RUN"]].concat());
+    let name = (0..).map(|n| format!("RUN-{n}")).find(|name| !folder.join(name).exists()).unwrap();
+    let output = record(folder, model, &[args, &["-o", &name]].concat());
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
-    let trace = Trace::open(&folder.join("RUN"));
-    std::fs::rename(folder.join("RUN"), folder.join(format!("RUN-{}", trace.pid()))).unwrap();
-    (output, trace)
+    (output, Trace::open(&folder.join(name)))
 }
 
 /// Starts a recording whose output the test reads.
@@ -88,7 +87,6 @@ pub struct Trace {
     pub evaluations: Vec<Evaluation>,
     pub partial: Vec<Evaluation>,
     pub summary: Summary,
-    pub log_bytes: u64,
 }
 
 impl Trace {
@@ -109,12 +107,7 @@ impl Trace {
         }
         assert_eq!(summary.evaluations, evaluations.len() as u64);
         assert_eq!(summary.partial, partial.len() as u64);
-        let log_bytes = run.log_bytes();
-        Trace { log_bytes, run, reader, evaluations, partial, summary }
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.run.metadata().unwrap().process.pid
+        Trace { run, reader, evaluations, partial, summary }
     }
 
     pub fn is_closed(&self) -> bool {

@@ -33,12 +33,13 @@ fn text_is_on_stdout_and_one_closing_line_on_stderr() {
     assert!(talk.starts_with("tensorscope: "), "{talk}");
     let prompt_tokens = statistics.prompt_tokens;
     assert!(talk.contains(&format!("{prompt_tokens} prompt and {TOKENS} generated tokens, ")), "{talk}");
-    assert!(talk.contains(" accesses, 0 lost, ") && talk.trim_end().ends_with(" of log, in RUN"), "{talk}");
+    assert!(talk.contains(" accesses, 0 lost, ") && talk.trim_end().ends_with(" of log, in RUN-0"), "{talk}");
 }
 
 #[test]
 fn metadata_says_what_was_run_and_with_what_result() {
-    let (_, _, trace) = sample(&moe());
+    let folder = tempfile::tempdir().unwrap();
+    let (_, trace) = recorded(folder.path(), &moe(), &["-p", PROMPT, "-n", "12", "--ignore-eos"]);
     let metadata = trace.run.metadata().unwrap();
     assert_eq!(trace.run.condition(), &Condition::Complete);
     assert_eq!(trace.run.warning(), None);
@@ -59,7 +60,7 @@ fn metadata_says_what_was_run_and_with_what_result() {
     );
     assert_eq!((statistics.lost_evaluations, statistics.lost_accesses, statistics.tick_mismatches), (0, 0, 0));
     assert!(statistics.unknown_ops.is_empty(), "{:?}", statistics.unknown_ops);
-    assert_eq!(statistics.log_bytes, trace.log_bytes);
+    assert_eq!(statistics.log_bytes, trace.run.log_bytes());
     assert_eq!(trace.run.tensor_names().unwrap().len() as u64, model.tensors);
 }
 

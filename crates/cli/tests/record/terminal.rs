@@ -65,25 +65,28 @@ enum Screen {
 
 /// What the program sends to a terminal of 80 columns.
 fn on_terminal(folder: &std::path::Path, args: &[&str], screen: Screen) -> Vec<u8> {
-    let (mut controller, terminal) = (0, 0);
-    let mut terminal = terminal;
+    let (mut controller, mut terminal) = (0, 0);
     let mut size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: two places for descriptors, no name, no settings, a size.
     let opened = unsafe {
         libc::openpty(&mut controller, &mut terminal, std::ptr::null_mut(), std::ptr::null_mut(), &mut size)
     };
     assert_eq!(opened, 0);
+    for descriptor in [controller, terminal] {
+        // SAFETY: a descriptor of ours; programs that other tests start must not hold it.
+        unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
     // SAFETY: fresh descriptors that nobody else owns.
     let (mut controller, terminal) = unsafe { (File::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
     let mut command = record_command(folder, &dense(), args);
     command.env("TERM", "xterm").env_remove("NO_COLOR").stderr(terminal.try_clone().unwrap());
     match screen {
-        Screen::Both => command.stdout(terminal),
+        Screen::Both => command.stdout(terminal.try_clone().unwrap()),
         Screen::BarOnly => command.stdout(Stdio::null()),
     };
     let mut child = command.spawn().unwrap();
     // Our copies of the terminal must go, or its end is never seen.
-    drop(command);
+    drop((command, terminal));
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     // EIO: the last one to hold the terminal is gone.

@@ -48,7 +48,11 @@ impl Tally {
 }
 
 fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 1.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        1.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 /// A page on which trace and MMU disagree.
@@ -80,7 +84,11 @@ pub struct Findings {
 }
 
 /// Reads the log and compares it with what was touched.
-pub fn compare(model: &gguf::Model, log_directory: &Path, touched: &[Touched]) -> Result<Findings, ReadError> {
+pub fn compare(
+    model: &gguf::Model,
+    log_directory: &Path,
+    touched: &[Touched],
+) -> Result<Findings, ReadError> {
     let first = first_pages(model);
     let mut reader = StreamReader::open(log_directory, 0)?;
     let mut findings = Findings::default();
@@ -96,7 +104,12 @@ pub fn compare(model: &gguf::Model, log_directory: &Path, touched: &[Touched]) -
             findings.flawed_evaluations += 1;
             continue;
         };
-        let comparison = Comparison { model, first: &first, definitions: &reader.definitions, evaluation: &evaluation };
+        let comparison = Comparison {
+            model,
+            first: &first,
+            definitions: &reader.definitions,
+            evaluation: &evaluation,
+        };
         let before = findings.total;
         comparison.run(touched, &mut findings);
         findings.by_evaluation.push(findings.total.since(before));
@@ -139,7 +152,9 @@ impl Comparison<'_> {
         let template = &self.definitions.templates[self.evaluation.template as usize];
         let op = template.steps[step].op;
         for_each_access(template, self.evaluation, step, |access| {
-            let Some(place) = self.definitions.tensors[access.def.tensor as usize].place else { return };
+            let Some(place) = self.definitions.tensors[access.def.tensor as usize].place else {
+                return;
+            };
             if access.def.direction != Direction::Read {
                 return;
             }
@@ -164,26 +179,46 @@ impl Comparison<'_> {
         findings: &mut Findings,
     ) {
         for (&page, ops) in claims {
-            let tally = Tally { claimed: 1, touched: 0, both: u64::from(touched.contains(page)) };
+            let tally = Tally {
+                claimed: 1,
+                touched: 0,
+                both: u64::from(touched.contains(page)),
+            };
             findings.total.add(tally);
             for &op in ops {
-                findings.by_op.entry(self.definitions.text(op)).or_default().add(tally);
+                findings
+                    .by_op
+                    .entry(self.definitions.text(op))
+                    .or_default()
+                    .add(tally);
             }
             self.tally_tensors(page, tally, findings);
             if !touched.contains(page) {
-                findings.discrepancies.push(self.discrepancy(page, step, ops));
+                findings
+                    .discrepancies
+                    .push(self.discrepancy(page, step, ops));
             }
         }
         for page in touched.iter() {
             let ops = claims.get(&page);
-            let tally = Tally { claimed: 0, touched: 1, both: 0 };
+            let tally = Tally {
+                claimed: 0,
+                touched: 1,
+                both: 0,
+            };
             findings.total.add(tally);
             for &op in ops.into_iter().flatten() {
-                findings.by_op.entry(self.definitions.text(op)).or_default().add(tally);
+                findings
+                    .by_op
+                    .entry(self.definitions.text(op))
+                    .or_default()
+                    .add(tally);
             }
             self.tally_tensors(page, tally, findings);
             if ops.is_none() {
-                findings.discrepancies.push(self.discrepancy(page, step, &[]));
+                findings
+                    .discrepancies
+                    .push(self.discrepancy(page, step, &[]));
             }
         }
     }
@@ -204,7 +239,9 @@ impl Comparison<'_> {
         let (file, offset) = self.place_of(page);
         self.model
             .tensors_by_place(file)
-            .filter(|t| t.file_offset < offset + PAGE_BYTES && t.file_offset + t.size_bytes > offset)
+            .filter(|t| {
+                t.file_offset < offset + PAGE_BYTES && t.file_offset + t.size_bytes > offset
+            })
             .map(|t| t.name.to_string())
             .collect()
     }

@@ -29,7 +29,9 @@ impl PageSet {
 
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word as u64 * 64 + bit)
+            (0..64)
+                .filter(move |bit| bits >> bit & 1 == 1)
+                .map(move |bit| word as u64 * 64 + bit)
         })
     }
 
@@ -81,14 +83,20 @@ pub struct Watch {
 impl Watch {
     /// Finds the mappings of the model's files; the handler is in place from now.
     pub fn of_model(model: &Model) -> Result<Watch, String> {
-        let one = ONE_WATCH.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let one = ONE_WATCH
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let first = first_pages(&model.gguf);
-        let maps = std::fs::read_to_string("/proc/self/maps").map_err(|e| format!("/proc/self/maps: {e}"))?;
+        let maps = std::fs::read_to_string("/proc/self/maps")
+            .map_err(|e| format!("/proc/self/maps: {e}"))?;
         let mut pieces = Vec::new();
         for (file, first_page) in model.gguf.files().iter().zip(&first) {
-            let path = std::fs::canonicalize(&file.path).map_err(|e| format!("{}: {e}", file.path.display()))?;
+            let path = std::fs::canonicalize(&file.path)
+                .map_err(|e| format!("{}: {e}", file.path.display()))?;
             for line in maps.lines() {
-                let Some((range, offset)) = mapping_of(line, &path.to_string_lossy()) else { continue };
+                let Some((range, offset)) = mapping_of(line, &path.to_string_lossy()) else {
+                    continue;
+                };
                 pieces.push(Piece {
                     start: range.0,
                     bytes: range.1 - range.0,
@@ -97,7 +105,9 @@ impl Watch {
             }
         }
         if pieces.is_empty() {
-            return Err("the model's weights are not mapped (were they repacked?); nothing to audit".into());
+            return Err(
+                "the model's weights are not mapped (were they repacked?); nothing to audit".into(),
+            );
         }
         let pages = *first.last().expect("one more than files");
         let watched = Box::new(Watched {
@@ -115,7 +125,12 @@ impl Watch {
             libc::sigaction(libc::SIGSEGV, &action, &mut old);
             old
         };
-        Ok(Watch { watched, pages, old_action, _one: one })
+        Ok(Watch {
+            watched,
+            pages,
+            old_action,
+            _one: one,
+        })
     }
 
     pub fn empty_set(&self) -> PageSet {
@@ -124,14 +139,23 @@ impl Watch {
 
     /// No page may be touched unnoticed from now on.
     pub fn take_away(&mut self) {
-        self.watched.touched.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.watched
+            .touched
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
         self.protect(libc::PROT_NONE);
     }
 
     /// Every page may be touched again; the pages that were touched since.
     pub fn give_back(&mut self) -> PageSet {
         self.protect(libc::PROT_READ);
-        PageSet(self.watched.touched.iter().map(|word| word.swap(0, Ordering::Relaxed)).collect())
+        PageSet(
+            self.watched
+                .touched
+                .iter()
+                .map(|word| word.swap(0, Ordering::Relaxed))
+                .collect(),
+        )
     }
 
     /// Takes away again what was touched since, and tells what that was.
@@ -139,12 +163,19 @@ impl Watch {
         let mut pages = Vec::new();
         for (index, word) in self.watched.touched.iter().enumerate() {
             let bits = word.swap(0, Ordering::Relaxed);
-            pages.extend((0..64).filter(|bit| bits >> bit & 1 == 1).map(|bit| index as u64 * 64 + bit));
+            pages.extend(
+                (0..64)
+                    .filter(|bit| bits >> bit & 1 == 1)
+                    .map(|bit| index as u64 * 64 + bit),
+            );
         }
         let mut at = 0;
         while at < pages.len() {
             // Neighbours go in one call: a call a page takes minutes.
-            let run = 1 + pages[at..].windows(2).take_while(|w| w[1] == w[0] + 1).count();
+            let run = 1 + pages[at..]
+                .windows(2)
+                .take_while(|w| w[1] == w[0] + 1)
+                .count();
             self.protect_pages(pages[at], run as u64);
             at += run;
         }
@@ -196,7 +227,13 @@ unsafe extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mu
                 watched.touched[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::Relaxed);
                 let start = address & !(PAGE_BYTES as usize - 1);
                 // SAFETY: a page of the model's mapping.
-                unsafe { libc::mprotect(start as *mut libc::c_void, PAGE_BYTES as usize, libc::PROT_READ) };
+                unsafe {
+                    libc::mprotect(
+                        start as *mut libc::c_void,
+                        PAGE_BYTES as usize,
+                        libc::PROT_READ,
+                    )
+                };
                 return;
             }
         }
@@ -226,9 +263,15 @@ mod tests {
     #[test]
     fn a_maps_line_is_taken_apart() {
         let line = "7f10-7f30 r--s 00002000 fe:00 123                        /tmp/a model.gguf";
-        assert_eq!(mapping_of(line, "/tmp/a model.gguf"), Some(((0x7f10, 0x7f30), 0x2000)));
+        assert_eq!(
+            mapping_of(line, "/tmp/a model.gguf"),
+            Some(((0x7f10, 0x7f30), 0x2000))
+        );
         assert_eq!(mapping_of(line, "/tmp/other.gguf"), None);
-        assert_eq!(mapping_of("7f10-7f30 rw-p 00000000 00:00 0 ", "/tmp/a"), None);
+        assert_eq!(
+            mapping_of("7f10-7f30 rw-p 00000000 00:00 0 ", "/tmp/a"),
+            None
+        );
     }
 
     #[test]

@@ -301,6 +301,15 @@ fn two_contexts_in_turn_are_recorded_in_one_log() {
     );
     assert_eq!(run.evaluations.len(), 3 * 2 * 6);
     run.assert_executed(&executed, "two contexts");
+    let numbers: Vec<u64> = run.evaluations.iter().map(|e| e.context).collect();
+    for (i, chunk) in numbers.chunks(6).enumerate() {
+        let expected = contexts[i % 2].number();
+        assert!(
+            chunk.iter().all(|&number| number == expected),
+            "round and context {i}"
+        );
+    }
+    assert_ne!(contexts[0].number(), contexts[1].number());
     // A prompt and a token of each context, however often they come.
     assert_eq!(run.reader.definitions.templates.len(), 4);
 }

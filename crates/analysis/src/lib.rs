@@ -1,0 +1,38 @@
+//! Pure functions from a trace to results.
+//!
+//! Input is the raw log through crate `trace`, evaluation by evaluation; output
+//! are plain structs that serialise. `docs/analysis.md` defines every number.
+//! Nothing here does I/O or reads a clock: the same trace gives the same answer.
+//!
+//! The sequence, and everything about caches:
+//! - [`sequence`]: the weights in the order in which the run used them, which is
+//!   what most other modules start from;
+//! - [`reuse`]: exact reuse distances in bytes, by unit and by page;
+//! - [`curves`]: miss-ratio curves of LRU, Belady's rule and pin-and-stream;
+//! - [`experts_cache`]: hit rates of expert caches of each size;
+//! - [`opportunities`]: what each way of using memory would read and how fast it
+//!   would be.
+//!
+//! Facts about a run:
+//! - [`hot`]: hot and cold; [`sequential`]: sequential or random;
+//! - [`determinism`]: how well the learned pattern predicts the next access;
+//! - [`working_set`]: bytes over time and per token; [`heads`]: bytes per head;
+//! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs.
+//!
+//! What it deliberately does not do: read files (crates `rundir` and `trace`),
+//! tables and SQL (crate `store`), or format anything for people (crate
+//! `render`).
+
+pub mod curves;
+pub mod experts_cache;
+pub mod opportunities;
+pub mod reuse;
+pub mod sequence;
+
+pub mod compare;
+pub mod determinism;
+pub mod experts;
+pub mod heads;
+pub mod hot;
+pub mod sequential;
+pub mod working_set;
