@@ -6,10 +6,13 @@ use crate::step::{Outcome, Step};
 
 const DENSE: &str = "models/shakespeare-dense.gguf";
 const MOE: &str = "models/shakespeare-moe.gguf";
+const RUN: &str = "target/demo/run";
+const PROMPT: &str = "ROMEO:\n";
 
 pub const WHERE_TO_LOOK_NEXT: &str = "
 where to look next:
   docs/guide.md                                  a tour of every command, with its output
+  target/demo/run                                the trace of that run; `tensorscope report` and `export` read it
   target/release/tensorscope --help              the commands
   target/release/tensorscope inspect MODEL.gguf  the same for a model of yours";
 
@@ -43,7 +46,33 @@ pub fn steps() -> Vec<Step> {
             "which tensor, layer and expert owns one byte of the file",
             &["inspect", MOE, "--lookup", "1000000"],
         ),
+        Step::new(
+            "record",
+            "every access of an inference, byte by byte",
+            "run the command above by hand; `git checkout models` brings damaged models back",
+            record,
+        ),
+        show("report", "what that run touched", &["report", RUN]),
+        show(
+            "audit",
+            "the same record, held against the MMU page by page",
+            &["audit", "-m", MOE, "-p", PROMPT, "-n", "8"],
+        ),
     ]
+}
+
+/// A new run each time: `record` overwrites nothing.
+fn record(house: &House) -> Outcome {
+    let run = house.root().join(RUN);
+    if run.exists() {
+        std::fs::remove_dir_all(&run).map_err(|e| format!("{}: {e}", run.display()))?;
+    }
+    std::fs::create_dir_all(run.parent().unwrap_or(&run))
+        .map_err(|e| format!("{}: {e}", run.display()))?;
+    tensorscope(
+        house,
+        &["record", "-m", MOE, "-p", PROMPT, "-n", "48", "-o", RUN],
+    )
 }
 
 fn show(name: &'static str, title: &'static str, args: &'static [&'static str]) -> Step {

@@ -57,8 +57,12 @@ pub fn all() -> Vec<Step> {
                 house.run(doc)
             },
         ),
-        // loom: `RUSTFLAGS="--cfg loom" cargo test --release -p trace --lib loom`
-        // with --target-dir target/loom belongs here, once `trace` has such tests.
+        Step::new(
+            "loom",
+            "the lock-free part of the log, model-checked",
+            "run it alone: RUSTFLAGS='--cfg loom' cargo test --release -p trace --lib loom --target-dir target/loom",
+            loom,
+        ),
         Step::new(
             "python",
             "our reader agrees with PyPI's gguf on every tensor of every fixture",
@@ -107,6 +111,17 @@ pub fn bless() -> Vec<Step> {
             |house| examples::run(house, Mode::Bless),
         ),
     ]
+}
+
+/// In a target folder of its own: `--cfg loom` would compile everything anew.
+/// Only `trace`, which needs nothing heavy.
+fn loom(house: &House) -> Outcome {
+    let mut cargo = house.bare_cargo(&["test", "--release", "--package", "trace", "--lib"]);
+    cargo
+        .args(["--quiet", "--target-dir"])
+        .arg(house.target().join("loom"));
+    cargo.arg("loom").env("RUSTFLAGS", "--cfg loom");
+    house.run(cargo)
 }
 
 pub fn tidy() -> Step {

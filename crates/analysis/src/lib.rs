@@ -17,15 +17,24 @@
 //! - [`hot`]: hot and cold; [`sequential`]: sequential or random;
 //! - [`determinism`]: how well the learned pattern predicts the next access;
 //! - [`working_set`]: bytes over time and per token; [`heads`]: bytes per head;
-//! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs.
+//! - [`traffic`]: accesses, bytes and time by kind, component, op, layer, phase;
+//! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs;
+//! - [`findings`]: the facts as sentences, each with the query that shows it;
+//! - [`pass`], [`layout`], [`catalog`], [`timeline`]: one pass over the log for all
+//!   of them; [`facts`] is the way in.
 //!
 //! What it deliberately does not do: read files (crates `rundir` and `trace`),
 //! tables and SQL (crate `store`), or format anything for people (crate
 //! `render`).
 
+pub mod belady;
+pub mod cache_trace;
 pub mod curves;
+pub mod error;
 pub mod experts_cache;
 pub mod opportunities;
+pub mod pins;
+mod positions;
 pub mod reuse;
 pub mod sequence;
 
@@ -36,3 +45,11 @@ pub mod heads;
 pub mod hot;
 pub mod sequential;
 pub mod working_set;
+
+pub mod catalog;
+pub mod facts;
+pub mod findings;
+pub mod layout;
+pub mod pass;
+pub mod timeline;
+pub mod traffic;

@@ -48,7 +48,11 @@ const PRECISION_BAR: f64 = 0.999;
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let texts = args.engine.texts()?;
     let mut prepared = args.engine.prepare(texts, Repack::Off)?;
-    let grain = if args.per_node { Grain::Node } else { Grain::Evaluation };
+    let grain = if args.per_node {
+        Grain::Node
+    } else {
+        Grain::Evaluation
+    };
     if args.per_node {
         prepared.context.threads = 1;
     }
@@ -71,21 +75,36 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         && findings.flawed_evaluations == 0
         && findings.total.touched > 0;
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(&findings, passed))?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&as_json(&findings, passed))?
+        );
     } else {
         print(&findings, args.all);
         println!("{}", verdict(&findings, passed));
     }
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
 }
 
 fn print(findings: &Findings, all: bool) {
     for (title, rows) in [("op", &findings.by_op), ("tensor", &findings.by_tensor)] {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        table.set_header([title, "pages claimed", "pages touched", "recall %", "precision %"]);
+        table.set_header([
+            title,
+            "pages claimed",
+            "pages touched",
+            "recall %",
+            "precision %",
+        ]);
         // Tensors that agree fully are many and say nothing.
-        let listed = rows.iter().filter(|(_, t)| title == "op" || t.both != t.claimed || t.both != t.touched);
+        let listed = rows
+            .iter()
+            .filter(|(_, t)| title == "op" || t.both != t.claimed || t.both != t.touched);
         let mut any = false;
         for (name, tally) in listed {
             any = true;
@@ -101,10 +120,18 @@ fn print(findings: &Findings, all: bool) {
             println!("{table}\n");
         }
     }
-    let shown = if all { findings.discrepancies.len() } else { 20 };
+    let shown = if all {
+        findings.discrepancies.len()
+    } else {
+        20
+    };
     for d in findings.discrepancies.iter().take(shown) {
         let step = d.step.map_or(String::new(), |s| format!(" step {s}"));
-        let what = if d.claimed_by.is_empty() { "touched, not claimed" } else { "claimed, not touched" };
+        let what = if d.claimed_by.is_empty() {
+            "touched, not claimed"
+        } else {
+            "claimed, not touched"
+        };
         println!(
             "evaluation {}{step}: file {} offset {}: {what}: {} {}",
             d.evaluation,
@@ -115,14 +142,21 @@ fn print(findings: &Findings, all: bool) {
         );
     }
     if findings.discrepancies.len() > shown {
-        println!("… and {} more (--all prints them)", findings.discrepancies.len() - shown);
+        println!(
+            "… and {} more (--all prints them)",
+            findings.discrepancies.len() - shown
+        );
     }
 }
 
 /// Never rounds up to 100: a single missed page must show.
 fn percent(share: f64) -> String {
     let text = format!("{:.3}", share * 100.0);
-    if share < 1.0 && text == "100.000" { "99.999".into() } else { text }
+    if share < 1.0 && text == "100.000" {
+        "99.999".into()
+    } else {
+        text
+    }
 }
 
 fn verdict(findings: &Findings, passed: bool) -> String {

@@ -11,7 +11,10 @@ use engine::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{engine_args::{MOST_THREADS, check_cache}, progress};
+use crate::{
+    engine_args::{MOST_THREADS, check_cache},
+    progress,
+};
 
 /// Measure, as ratios within one run
 #[derive(clap::Args)]
@@ -23,6 +26,35 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Overhead(OverheadArgs),
+    Ceilings(CeilingsArgs),
+}
+
+/// What the hardware allows: sequential reads of the model's disk, and reads of memory
+///
+/// The disk is read with O_DIRECT through io_uring at the block size and depth that a short
+/// sweep finds best; memory with all threads, each in a buffer of its own. Takes about eight
+/// seconds and writes nothing to the model.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope bench ceilings -m model.gguf
+  tensorscope bench ceilings -m model.gguf -o ceilings.json && tensorscope report RUN --ceilings ceilings.json")]
+struct CeilingsArgs {
+    /// Model file, or any large file on the same disk
+    #[arg(short, long, value_name = "FILE")]
+    model: PathBuf,
+
+    /// Threads that read memory [default: all cores]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Write the result as JSON to a file, for `report --ceilings`; it must not exist
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// What recording costs: no hooks, no hooks again (the noise), recording, and the naive way
@@ -65,7 +97,62 @@ struct OverheadArgs {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Overhead(args) => overhead(&args),
+        What::Ceilings(args) => ceilings(&args),
     }
+}
+
+fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
+    // Before the measurement: a bad path must not cost eight seconds.
+    let file = match &args.output {
+        None => None,
+        Some(path) => Some(
+            std::fs::File::create_new(path).with_context(|| format!("{}: cannot create", path.display()))?,
+        ),
+    };
+    let all = std::thread::available_parallelism().unwrap_or(std::num::NonZeroUsize::MIN);
+    let threads = args.threads.and_then(|n| std::num::NonZeroUsize::new(n.into())).unwrap_or(all);
+    let bar = progress::bar(1000, "measuring", "permille");
+    let measured = kernelio::measure(&args.model, threads, &mut |progress| {
+        bar.set_position(u64::from(progress.done_permille));
+    });
+    bar.finish_and_clear();
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(error) => {
+            // An empty file would be in the way of the next try.
+            if let Some(path) = &args.output {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(error.into());
+        }
+    };
+    let json = serde_json::to_string_pretty(&measured)?;
+    if let Some(mut file) = file {
+        std::io::Write::write_all(&mut file, json.as_bytes())?;
+    }
+    if args.json {
+        crate::print(&json)?;
+    } else {
+        let gigabytes = |rate: u64| format!("{:.2} GB/s", rate as f64 / 1e9);
+        let mut text = format!(
+            "disk    {}  ({}, {} KiB x {})\nmemory  {}  ({} threads; one alone {})",
+            gigabytes(measured.disk.bytes_per_second),
+            measured.disk.method,
+            measured.disk.setting.block_bytes / 1024,
+            measured.disk.setting.depth,
+            gigabytes(measured.memory.bytes_per_second),
+            measured.memory.all_threads.threads,
+            gigabytes(measured.memory.one_thread.bytes_per_second),
+        );
+        for refused in &measured.disk.refused {
+            text.push_str(&format!("\nnot used: {}: {}", refused.method, refused.why));
+        }
+        for caveat in &measured.disk.caveats {
+            text.push_str(&format!("\nmind: {}", caveat.text()));
+        }
+        crate::print(&text)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
@@ -80,19 +167,36 @@ fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
     check_cache(&model.gguf, props.key_type, props.context)?;
     // Ids spread over the vocabulary: routing and embedding rows vary.
     let size = model.vocabulary_size() as i32;
-    let prompt: Vec<i32> = (0..prompt_tokens as i32).map(|i| 3 + i * 7919 % (size - 3).max(1)).collect();
+    let prompt: Vec<i32> = (0..prompt_tokens as i32)
+        .map(|i| 3 + i * 7919 % (size - 3).max(1))
+        .collect();
     let scratch = match &args.log_dir {
-        Some(folder) => tempfile::tempdir_in(folder)
-            .map_err(|error| anyhow!("{}: cannot make a folder there: {}", folder.display(), error.kind()))?,
+        Some(folder) => tempfile::tempdir_in(folder).map_err(|error| {
+            anyhow!(
+                "{}: cannot make a folder there: {}",
+                folder.display(),
+                error.kind()
+            )
+        })?,
         None => tempfile::tempdir().context("cannot make a temporary directory for the log")?,
     };
     let bar = progress::bar(tokens as u64, "measuring", "rounds");
-    let result = measure(&model, &props, &prompt, tokens, scratch.path(), &mut |round| {
-        bar.set_position(round as u64);
-    })?;
+    let result = measure(
+        &model,
+        &props,
+        &prompt,
+        tokens,
+        scratch.path(),
+        &mut |round| {
+            bar.set_position(round as u64);
+        },
+    )?;
     bar.finish_and_clear();
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&as_json(args, &props, &result))?);
+        println!(
+            "{}",
+            serde_json::to_string_pretty(&as_json(args, &props, &result))?
+        );
     } else {
         print(args, &props, &result);
     }
@@ -110,22 +214,39 @@ fn print(args: &OverheadArgs, props: &ContextProps, result: &Overhead) {
     );
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["mode", "ms/token", "slow-down %", "95 % interval", "direct %", "µs inside us"]);
+    table.set_header([
+        "mode",
+        "ms/token",
+        "slow-down %",
+        "95 % interval",
+        "direct %",
+        "µs inside us",
+    ]);
     for mode in &result.modes {
         let slowdown = mode.slowdown;
         table.add_row([
             mode.mode.name().to_owned(),
             format!("{:.3}", mode.median_nanos as f64 / 1e6),
             format!("{:+.2}", slowdown.median * 100.0),
-            format!("{:+.2} … {:+.2}", slowdown.low * 100.0, slowdown.high * 100.0),
-            mode.direct.map_or(String::new(), |d| format!("{:.3}", d * 100.0)),
-            mode.direct_nanos_per_token.map_or(String::new(), |n| format!("{:.1}", n / 1e3)),
+            format!(
+                "{:+.2} … {:+.2}",
+                slowdown.low * 100.0,
+                slowdown.high * 100.0
+            ),
+            mode.direct
+                .map_or(String::new(), |d| format!("{:.3}", d * 100.0)),
+            mode.direct_nanos_per_token
+                .map_or(String::new(), |n| format!("{:.1}", n / 1e3)),
         ]);
     }
     println!("{table}");
     println!(
         "output {}; {} evaluations with unexpected ticks",
-        if result.identical { "identical in all modes" } else { "DIFFERS between modes" },
+        if result.identical {
+            "identical in all modes"
+        } else {
+            "DIFFERS between modes"
+        },
         result.tick_mismatches
     );
 }

@@ -35,7 +35,13 @@ pub struct EngineArgs {
     pub file: Option<PathBuf>,
 
     /// Tokens to generate per sequence
-    #[arg(short = 'n', long = "tokens", alias = "n-predict", value_name = "N", default_value_t = 32)]
+    #[arg(
+        short = 'n',
+        long = "tokens",
+        alias = "n-predict",
+        value_name = "N",
+        default_value_t = 32
+    )]
     pub tokens: u32,
 
     /// Threads [default: all cores]
@@ -122,15 +128,22 @@ impl EngineArgs {
         }
         let sequences = usize::from(self.parallel).max(texts.len());
         if sequences > MOST_SEQUENCES as usize {
-            bail!("{sequences} prompts were given; llama.cpp computes at most {MOST_SEQUENCES} sequences side by side");
+            bail!(
+                "{sequences} prompts were given; llama.cpp computes at most {MOST_SEQUENCES} sequences side by side"
+            );
         }
-        Ok((0..sequences).map(|i| texts[i % texts.len()].clone()).collect())
+        Ok((0..sequences)
+            .map(|i| texts[i % texts.len()].clone())
+            .collect())
     }
 
     /// Loads the model and checks the prompts against the context.
     pub fn prepare(&self, texts: Vec<String>, repack: Repack) -> anyhow::Result<Prepared> {
         let model = Model::load(&self.model, repack)?;
-        let prompts = texts.iter().map(|text| model.tokenize(text)).collect::<Result<Vec<_>, _>>()?;
+        let prompts = texts
+            .iter()
+            .map(|text| model.tokenize(text))
+            .collect::<Result<Vec<_>, _>>()?;
         let tokens = self.tokens as usize;
         let needed: usize = prompts.iter().map(|p| p.len() + tokens).sum();
         // Without a wish: what is needed, but not more than the model was made for.
@@ -152,7 +165,11 @@ impl EngineArgs {
             } else {
                 Sampling::Greedy
             },
-            end_of_text: if self.ignore_eos { EndOfText::Ignored } else { EndOfText::Stops },
+            end_of_text: if self.ignore_eos {
+                EndOfText::Ignored
+            } else {
+                EndOfText::Stops
+            },
         };
         engine::generate::check_prompts(&generate, context)?;
         check_cache(&model.gguf, self.key_type, context)?;
@@ -171,7 +188,12 @@ impl EngineArgs {
                 When::Off => FlashAttention::Off,
             },
         };
-        Ok(Prepared { model, texts, context, generate })
+        Ok(Prepared {
+            model,
+            texts,
+            context,
+            generate,
+        })
     }
 }
 
@@ -185,11 +207,20 @@ pub fn check_cache(model: &gguf::Model, key_type: GgmlType, context: usize) -> a
     let layers = u32::try_from(hyper.layer_count).unwrap_or(u32::MAX);
     let key_bytes: u64 = (0..layers)
         .filter(|&layer| hyper.window(layer).is_none())
-        .filter_map(|layer| key_type.row_bytes(hyper.head_count_kv(layer).saturating_mul(hyper.key_length(layer))))
+        .filter_map(|layer| {
+            key_type.row_bytes(
+                hyper
+                    .head_count_kv(layer)
+                    .saturating_mul(hyper.key_length(layer)),
+            )
+        })
         .fold(0, u64::saturating_add);
     let least_bytes = (context as u64).saturating_mul(key_bytes.saturating_add(CELL_BYTES));
     let machine = rundir::machine::describe(None);
-    let memory_bytes = machine.memory_bytes.unwrap_or(u64::MAX).saturating_add(machine.swap_bytes.unwrap_or(0));
+    let memory_bytes = machine
+        .memory_bytes
+        .unwrap_or(u64::MAX)
+        .saturating_add(machine.swap_bytes.unwrap_or(0));
     if least_bytes > memory_bytes {
         bail!(
             "a context of {context} tokens needs more than {} of memory, and this machine has {}; \
@@ -207,25 +238,44 @@ fn read_prompt(path: &Path) -> anyhow::Result<String> {
         std::io::stdin()
             .lock()
             .read_to_end(&mut bytes)
-            .map_err(|error| anyhow!("cannot read the prompt from standard input: {}", reason(&error)))?;
+            .map_err(|error| {
+                anyhow!(
+                    "cannot read the prompt from standard input: {}",
+                    reason(&error)
+                )
+            })?;
         bytes
     } else {
-        std::fs::read(path)
-            .map_err(|error| anyhow!("{}: cannot read the prompt: {}", path.display(), reason(&error)))?
+        std::fs::read(path).map_err(|error| {
+            anyhow!(
+                "{}: cannot read the prompt: {}",
+                path.display(),
+                reason(&error)
+            )
+        })?
     };
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        anyhow!("{}: byte {at}: the prompt is not UTF-8 text", path.display())
+        anyhow!(
+            "{}: byte {at}: the prompt is not UTF-8 text",
+            path.display()
+        )
     })
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
     let wanted = || "a temperature is 0 or a positive number".to_owned();
-    text.parse().ok().filter(|t: &f32| t.is_finite() && *t >= 0.0).ok_or_else(wanted)
+    text.parse()
+        .ok()
+        .filter(|t: &f32| t.is_finite() && *t >= 0.0)
+        .ok_or_else(wanted)
 }
 
 fn share(text: &str) -> Result<f32, String> {
-    text.parse().ok().filter(|p| (0.0..=1.0).contains(p)).ok_or_else(|| "a share lies between 0 and 1".to_owned())
+    text.parse()
+        .ok()
+        .filter(|p| (0.0..=1.0).contains(p))
+        .ok_or_else(|| "a share lies between 0 and 1".to_owned())
 }
 
 /// Types that llama.cpp takes for its caches.
@@ -241,8 +291,11 @@ fn cache_type(name: &str) -> Result<GgmlType, String> {
         GgmlType::Q5_0,
         GgmlType::Q5_1,
     ];
-    TYPES.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(name)).ok_or_else(|| {
-        let names: Vec<&str> = TYPES.iter().map(|ty| ty.name()).collect();
-        format!("a cache can be of type {}", names.join(", "))
-    })
+    TYPES
+        .into_iter()
+        .find(|ty| ty.name().eq_ignore_ascii_case(name))
+        .ok_or_else(|| {
+            let names: Vec<&str> = TYPES.iter().map(|ty| ty.name()).collect();
+            format!("a cache can be of type {}", names.join(", "))
+        })
 }

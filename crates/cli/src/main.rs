@@ -7,8 +7,10 @@ use std::{io::Write, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
+mod analyse;
 mod audit;
 mod bench;
+mod compare;
 mod engine_args;
 mod export;
 mod inspect;
@@ -34,6 +36,7 @@ enum Command {
     Record(record::Args),
     Report(report::Args),
     Export(export::Args),
+    Compare(compare::Args),
     Audit(audit::Args),
     Bench(bench::Args),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Record(args) => record::run(args),
         Command::Report(args) => report::run(args),
         Command::Export(args) => export::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
     };

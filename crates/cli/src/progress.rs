@@ -4,7 +4,11 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 /// A bar of `length` units, with the time that is left.
 pub fn bar(length: u64, title: &str, unit: &'static str) -> ProgressBar {
-    styled(length, &format!("{}  {{eta}} left", line(title, unit)), unit)
+    styled(
+        length,
+        &format!("{}  {{eta}} left", line(title, unit)),
+        unit,
+    )
 }
 
 /// Whether a bar has a line of text (its prefix) above it.
@@ -16,8 +20,16 @@ pub enum TextLine {
 
 /// A bar of `length` units, with a message of what was counted besides.
 pub fn counting_bar(length: u64, title: &str, unit: &'static str, text: TextLine) -> ProgressBar {
-    let above = if text == TextLine::Above { "{prefix}\n" } else { "" };
-    styled(length, &format!("{above}{}  {{msg}}", line(title, unit)), unit)
+    let above = if text == TextLine::Above {
+        "{prefix}\n"
+    } else {
+        ""
+    };
+    styled(
+        length,
+        &format!("{above}{}  {{msg}}", line(title, unit)),
+        unit,
+    )
 }
 
 /// The bar itself takes what the rest leaves of the width, so that the line fits

@@ -2,12 +2,7 @@
 
 mod screen;
 
-use std::{
-    io,
-    ops::ControlFlow,
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{io, ops::ControlFlow, path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
 use capture::BatchToken;
@@ -24,7 +19,11 @@ use rundir::{
     error::reason,
     metadata::{Sampling as RunSampling, Settings, Statistics, Versions},
 };
-use trace::{format::Phase, status::State, summary::{Summary, summarise}};
+use trace::{
+    format::Phase,
+    status::State,
+    summary::{Summary, summarise},
+};
 
 use self::screen::{Bar, Screen};
 use crate::{engine_args::EngineArgs, signals, text::grouped};
@@ -69,9 +68,14 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let texts = args.engine.texts()?;
     // The directory first: a bad path must not wait for a model to load.
-    let path = args.output.clone().unwrap_or_else(RunDirectory::default_path);
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(RunDirectory::default_path);
     let model_file = gguf::Model::open(&args.engine.model)?;
-    let command_line = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let command_line = std::env::args_os()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
     let metadata = Metadata::start(command_line, Some(&model_file));
     let mut directory = RunDirectory::create(&path, &metadata, Some(&model_file))?;
     drop(model_file);
@@ -100,34 +104,72 @@ struct Outcome {
 }
 
 /// Fails only before the first evaluation; what goes wrong later is in the outcome.
-fn record(args: &Args, texts: Vec<String>, directory: &mut RunDirectory) -> anyhow::Result<Outcome> {
+fn record(
+    args: &Args,
+    texts: Vec<String>,
+    directory: &mut RunDirectory,
+) -> anyhow::Result<Outcome> {
     let repack = if args.repack { Repack::On } else { Repack::Off };
     let prepared = args.engine.prepare(texts, repack)?;
-    describe(directory.metadata_mut(), &prepared.texts, &prepared.context, &prepared.generate, repack);
+    describe(
+        directory.metadata_mut(),
+        &prepared.texts,
+        &prepared.context,
+        &prepared.generate,
+        repack,
+    );
     directory.update()?;
     let mut context = Context::new(&prepared.model, prepared.context.clone())?;
     let sequences = prepared.generate.prompts.len();
-    let bar = if args.quiet { Bar::Never } else { Bar::OnTerminals };
+    let bar = if args.quiet {
+        Bar::Never
+    } else {
+        Bar::OnTerminals
+    };
     let screen = Screen::new((prepared.generate.tokens * sequences) as u64, bar);
     let print_line = screen.line_printer();
     let shown = directory.path().to_owned();
     let on_failure = move |error: &io::Error| {
         let reason = reason(error);
-        print_line(&format!("tensorscope: {}: the log cannot grow: {reason}; generation goes on", shown.display()));
+        print_line(&format!(
+            "tensorscope: {}: the log cannot grow: {reason}; generation goes on",
+            shown.display()
+        ));
     };
     let log_directory = directory.log_directory();
     let recording = Recording::start(&prepared.model, &log_directory, Box::new(on_failure))
-        .map_err(|error| anyhow!("{}: cannot start the log: {}", log_directory.display(), reason(&error)))?;
+        .map_err(|error| {
+            anyhow!(
+                "{}: cannot start the log: {}",
+                log_directory.display(),
+                reason(&error)
+            )
+        })?;
     let mut session = Session {
         model: &prepared.model,
         recording,
         phase: Phase::Prompt,
         screen,
-        texts: if sequences == 1 { Texts::Streamed } else { Texts::Kept(vec![Vec::new(); sequences]) },
+        texts: if sequences == 1 {
+            Texts::Streamed
+        } else {
+            Texts::Kept(vec![Vec::new(); sequences])
+        },
         generated_tokens: 0,
     };
-    let generated = generate(&prepared.model, &mut context, &prepared.generate, &mut session);
-    let Session { recording, mut screen, texts, generated_tokens, .. } = session;
+    let generated = generate(
+        &prepared.model,
+        &mut context,
+        &prepared.generate,
+        &mut session,
+    );
+    let Session {
+        recording,
+        mut screen,
+        texts,
+        generated_tokens,
+        ..
+    } = session;
     screen.end();
     match texts {
         Texts::Streamed => screen.write(b"\n"),
@@ -149,7 +191,12 @@ fn record(args: &Args, texts: Vec<String>, directory: &mut RunDirectory) -> anyh
         Err(error) => (Some(reason(&error)), 0, 0),
     };
     Ok(Outcome {
-        prompt_tokens: prepared.generate.prompts.iter().map(Vec::len).sum::<usize>() as u64,
+        prompt_tokens: prepared
+            .generate
+            .prompts
+            .iter()
+            .map(Vec::len)
+            .sum::<usize>() as u64,
         generated_tokens,
         interrupted: signals::asked().filter(|_| generated.as_ref().is_ok_and(|g| g.interrupted)),
         engine_error: generated.err(),
@@ -171,7 +218,9 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
         }
     };
     // A log that could not grow any more, but did not have to, lacks nothing.
-    let log_error = outcome.log_error.filter(|_| outcome.lost_evaluations > 0 || !summary.closed);
+    let log_error = outcome
+        .log_error
+        .filter(|_| outcome.lost_evaluations > 0 || !summary.closed);
     let log_bytes = directory.log_bytes();
     let ending = match (&outcome.engine_error, &log_error, outcome.interrupted) {
         (Some(error), ..) => Ending::StoppedEarly(error.to_string()),
@@ -182,7 +231,10 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
     let mut lacks = Vec::new();
     lacks.extend(log_error);
     if outcome.lost_evaluations > 0 {
-        lacks.push(format!("{} evaluations lost", grouped(outcome.lost_evaluations)));
+        lacks.push(format!(
+            "{} evaluations lost",
+            grouped(outcome.lost_evaluations)
+        ));
     }
     if summary.flagged > 0 {
         lacks.push(format!("{} evaluations flagged", grouped(summary.flagged)));
@@ -215,7 +267,9 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
     }
     if !args.quiet {
         for (op, steps) in &summary.unknown_ops() {
-            eprintln!("tensorscope: op {op} is unknown to the op table; {steps} executions are recorded as whole views");
+            eprintln!(
+                "tensorscope: op {op} is unknown to the op table; {steps} executions are recorded as whole views"
+            );
         }
     }
     if let Some(error) = outcome.engine_error {
@@ -277,7 +331,12 @@ fn describe(
     });
     metadata.sampling = match generate.sampling {
         Sampling::Greedy => RunSampling::Greedy,
-        Sampling::Random { temperature, top_k, top_p, seed } => RunSampling::Random {
+        Sampling::Random {
+            temperature,
+            top_k,
+            top_p,
+            seed,
+        } => RunSampling::Random {
             temperature,
             top_k: u32::try_from(top_k).ok(),
             top_p: Some(top_p),
@@ -312,7 +371,11 @@ impl Observer for Session<'_> {
     fn before(&mut self, phase: Phase, _: &[BatchToken]) -> ControlFlow<()> {
         self.phase = phase;
         self.screen.begin();
-        if signals::asked().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if signals::asked().is_some() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 
     fn decode(
@@ -321,7 +384,8 @@ impl Observer for Session<'_> {
         batch: &[BatchToken],
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
-        self.recording.decode(self.model, context, self.phase, batch, wants_logits, None)
+        self.recording
+            .decode(self.model, context, self.phase, batch, wants_logits, None)
     }
 
     fn token(&mut self, sequence: usize, token: i32) {

@@ -12,17 +12,44 @@ use trace::{
     template::TensorKind,
 };
 
-use crate::{export::open_run, progress, text::grouped};
+use crate::{
+    analyse::{AnalyseProps, Results, analyse, read_ceilings},
+    export::open_run,
+    progress,
+    text::grouped,
+};
 
-/// Say what a trace shows: tokens, time, bytes by kind, component, op and layer, experts
+/// Say what a trace shows: findings with their evidence, bytes and time by kind, component, op
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   tensorscope report RUN
-  tensorscope report RUN --json | jq .by_op")]
+  tensorscope report RUN --json | jq .analysis.findings
+  tensorscope bench ceilings -m model.gguf -o ceilings.json
+  tensorscope report RUN --memory 2G,4G --ceilings ceilings.json")]
 pub struct Args {
     /// Run directory
     run: PathBuf,
+
+    /// Budgets of memory to judge, e.g. 2G,4G [default: sixteen even steps]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::text::size)]
+    memory: Vec<u64>,
+
+    /// Disk and memory speeds for predictions: what `bench ceilings -o FILE` wrote
+    #[arg(long, value_name = "FILE")]
+    ceilings: Option<PathBuf>,
+
+    /// Share of the weights that counts as hot, in per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=100))]
+    hot: u8,
+
+    /// Share of the weights that counts as cold, in per cent
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=100))]
+    cold: u8,
+
+    /// Largest gap between accesses that still count as sequential, e.g. 128K
+    #[arg(long, value_name = "BYTES", default_value = "128K", value_parser = crate::text::size)]
+    gap: u64,
 
     /// Print everything as JSON
     #[arg(long)]
@@ -31,22 +58,34 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run = open_run(&args.run)?;
+    let ceilings = args.ceilings.as_deref().map(read_ceilings).transpose()?;
     let bar = progress::bar(run.log_bytes(), "reading", "bytes");
     let summary = summarise(&run.log_directory(), &mut |bytes| bar.set_position(bytes))?;
     bar.finish_and_clear();
     for damage in &summary.corrupt {
         eprintln!("tensorscope: {damage}");
     }
+    let mut facts = analysis::facts::Options { gap_bytes: args.gap, ..Default::default() };
+    facts.thresholds.hot = f64::from(args.hot) / 100.0;
+    facts.thresholds.cold = f64::from(args.cold) / 100.0;
+    let props = AnalyseProps { facts, budgets_bytes: args.memory.clone(), ceilings };
+    let results = analyse(&run, &props)?;
     let out = if args.json {
-        serde_json::to_string_pretty(&as_json(&run, &summary))?
+        let mut object = as_json(&run, &summary);
+        object["analysis"] = serde_json::to_value(&results)?;
+        serde_json::to_string_pretty(&object)?
     } else {
-        page(&run, &summary)
+        page(&run, &summary, &results)
     };
     crate::print(&out)?;
-    Ok(if summary.corrupt.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(if summary.corrupt.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
 }
 
-fn page(run: &Run, summary: &Summary) -> String {
+fn page(run: &Run, summary: &Summary, results: &Results) -> String {
     let mut out = String::new();
     let mut line = |text: String| {
         out.push_str(&text);
@@ -79,6 +118,15 @@ fn page(run: &Run, summary: &Summary) -> String {
             HumanBytes(sum.weight_bytes / sum.evaluations.max(1))
         ));
     }
+    let _ = writeln!(out, "\nFindings");
+    for finding in &results.findings {
+        let _ = writeln!(out, "- {}", finding.text);
+        let _ = writeln!(out, "    evidence: {}", finding.evidence);
+        if let Some(sql) = &finding.sql {
+            let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
+            let _ = writeln!(out, "    query: {sql}");
+        }
+    }
     let total: u64 = summary.by_kind.values().map(|t| t.bytes).sum();
     let share = |bytes: u64| format!("{:.1}", bytes as f64 * 100.0 / total.max(1) as f64);
     let _ = writeln!(out, "\nBytes by kind");
@@ -93,8 +141,11 @@ fn page(run: &Run, summary: &Summary) -> String {
         ]);
     }
     let _ = writeln!(out, "{table}\n\nWeights by component");
-    let weights: u64 =
-        summary.by_kind.get(&(TensorKind::Weight, "read")).map_or(0, |traffic| traffic.bytes).max(1);
+    let weights: u64 = summary
+        .by_kind
+        .get(&(TensorKind::Weight, "read"))
+        .map_or(0, |traffic| traffic.bytes)
+        .max(1);
     let mut table = new_table(&["component", "accesses", "bytes", "share of weights %"], 1);
     for (component, traffic) in by_component(run, summary) {
         table.add_row([
@@ -110,7 +161,11 @@ fn page(run: &Run, summary: &Summary) -> String {
     let mut ops: Vec<_> = summary.by_op.iter().collect();
     ops.sort_by_key(|(_, op)| std::cmp::Reverse(op.nanos));
     for (name, op) in ops {
-        let unknown = if op.is_unknown { " (unknown: whole views)" } else { "" };
+        let unknown = if op.is_unknown {
+            " (unknown: whole views)"
+        } else {
+            ""
+        };
         table.add_row([
             format!("{name}{unknown}"),
             grouped(op.steps),
@@ -123,7 +178,10 @@ fn page(run: &Run, summary: &Summary) -> String {
     let _ = writeln!(out, "{table}");
     if !summary.experts.is_empty() {
         let _ = writeln!(out, "\nExperts by layer");
-        let mut table = new_table(&["layer", "choices", "experts used", "hottest", "its share %"], 0);
+        let mut table = new_table(
+            &["layer", "choices", "experts used", "hottest", "its share %"],
+            0,
+        );
         for (layer, experts) in &summary.experts {
             let choices: u64 = experts.values().sum();
             let hottest = experts.iter().max_by_key(|(_, n)| **n);
@@ -132,7 +190,9 @@ fn page(run: &Run, summary: &Summary) -> String {
                 grouped(choices),
                 experts.len().to_string(),
                 hottest.map_or(String::new(), |(e, _)| e.to_string()),
-                hottest.map_or(String::new(), |(_, n)| format!("{:.1}", *n as f64 * 100.0 / choices as f64)),
+                hottest.map_or(String::new(), |(_, n)| {
+                    format!("{:.1}", *n as f64 * 100.0 / choices as f64)
+                }),
             ]);
         }
         let _ = writeln!(out, "{table}");
@@ -141,7 +201,7 @@ fn page(run: &Run, summary: &Summary) -> String {
 }
 
 /// A table whose columns from `first_number` on hold numbers.
-fn new_table(header: &[&str], first_number: usize) -> Table {
+pub fn new_table(header: &[&str], first_number: usize) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(header.iter().copied());
@@ -157,7 +217,9 @@ fn by_component(run: &Run, summary: &Summary) -> BTreeMap<String, Traffic> {
     let mut sums: BTreeMap<String, Traffic> = BTreeMap::new();
     for (name, traffic) in &summary.by_tensor {
         if known.binary_search(name).is_ok() || known.contains(name) {
-            let sum = sums.entry(Meaning::of(name).component.name().to_owned()).or_default();
+            let sum = sums
+                .entry(Meaning::of(name).component.name().to_owned())
+                .or_default();
             sum.accesses += traffic.accesses;
             sum.bytes += traffic.bytes;
         }

@@ -28,7 +28,9 @@ pub fn catch() {
 
 /// The signal by which the user asked to stop.
 pub fn asked() -> Option<u8> {
-    u8::try_from(ASKED.load(Ordering::Relaxed)).ok().filter(|&signal| signal != 0)
+    u8::try_from(ASKED.load(Ordering::Relaxed))
+        .ok()
+        .filter(|&signal| signal != 0)
 }
 
 /// The exit code of a program that a signal ended, as shells count.

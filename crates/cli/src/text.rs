@@ -5,7 +5,7 @@ pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -13,15 +13,52 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// `4096`, `128K`, `1.5G`: bytes, in powers of 1024.
+pub fn size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is no size; write for instance 4096, 128K, 512M or 1.5G");
+    let (number, unit) = match text.trim_end_matches(['B', 'i', 'b']) {
+        rest if rest.ends_with(|c: char| c.is_ascii_alphabetic()) => rest.split_at(rest.len() - 1),
+        rest => (rest, ""),
+    };
+    let scale = match unit.to_ascii_uppercase().as_str() {
+        "" => 1u64,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        "T" => 1 << 40,
+        _ => return Err(wrong()),
+    };
+    let value = number.parse::<f64>().map_err(|_| wrong())? * scale as f64;
+    if value.is_finite() && (0.0..9e18).contains(&value) { Ok(value as u64) } else { Err(wrong()) }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::grouped;
+    use super::{grouped, size};
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        let check = |text: &str, bytes| assert_eq!(size(text).ok(), bytes, "{text}");
+        check("4096", Some(4096));
+        check("128K", Some(128 << 10));
+        check("1.5GiB", Some(3 << 29));
+        check("2g", Some(2 << 30));
+        check("", None);
+        check("-1", None);
+        check("nanG", None);
+        check("4X", None);
+    }
 
     #[test]
     fn thousands_are_set_off() {
         assert_eq!(
             [0, 999, 1000, 1_234_567].map(grouped),
-            ["0".to_owned(), "999".into(), "1,000".into(), "1,234,567".into()]
+            [
+                "0".to_owned(),
+                "999".into(),
+                "1,000".into(),
+                "1,234,567".into()
+            ]
         );
     }
 }

@@ -36,7 +36,7 @@ pub enum EngineError {
     EmptyPrompt,
     #[error(
         "the prompt has {prompt} tokens and {wanted} more are wanted, but the context holds {context}; \
-         use --ctx {} or a shorter prompt", prompt + wanted
+         use --ctx-size {}, a shorter prompt or fewer tokens", prompt + wanted
     )]
     PromptTooLong {
         prompt: usize,
@@ -78,13 +78,12 @@ pub struct Versions {
 }
 
 pub fn versions() -> Versions {
-    // SAFETY: both take nothing and answer with static strings.
     let text = |pointer: *const c_char| {
-        unsafe { CStr::from_ptr(pointer) }
-            .to_string_lossy()
-            .into_owned()
+        // SAFETY: llama.cpp answers with static strings.
+        let text = unsafe { CStr::from_ptr(pointer) };
+        text.to_string_lossy().into_owned()
     };
-    // SAFETY: as above.
+    // SAFETY: both take nothing.
     unsafe {
         Versions {
             llama: text(sys::llama_version()),
@@ -122,9 +121,44 @@ fn take_errors() -> String {
     match lines.first() {
         None => "it gives no reason".into(),
         // The first line is the cause, what follows are its consequences.
-        Some(first) => first
-            .rsplit_once(": ")
-            .map_or(*first, |(_, reason)| reason)
-            .to_owned(),
+        Some(first) => reason(first).to_owned(),
+    }
+}
+
+/// A line of llama.cpp's log without the names of the functions that pass it on.
+fn reason(line: &str) -> &str {
+    let is_name = |part: &str| {
+        let mut bytes = part.bytes();
+        !part.is_empty() && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    let mut rest = line;
+    loop {
+        rest = match rest.split_once(": ") {
+            Some((part, tail)) if is_name(part) || part.starts_with("error loading model") => tail,
+            _ => return rest,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reason;
+
+    #[test]
+    fn the_cause_is_kept_and_the_functions_are_not() {
+        let check = |line: &str, expected: &str| assert_eq!(reason(line), expected);
+        check(
+            "llama_model_load: error loading model: error loading model architecture: unknown model architecture: 'x'",
+            "unknown model architecture: 'x'",
+        );
+        check(
+            "llama_init: V cache quantization requires flash_attn",
+            "V cache quantization requires flash_attn",
+        );
+        check(
+            "key not found in model: llama.context_length",
+            "key not found in model: llama.context_length",
+        );
+        check("", "");
     }
 }

@@ -201,10 +201,12 @@ fn make_folder(path: &Path) -> Result<Folder, RunError> {
         },
         Err(error) if error.kind() == ErrorKind::NotFound => match path.parent() {
             // File systems that make no folders (/proc) say "not found" as well.
-            Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => Err(RunError::NoParent {
-                path: path.to_owned(),
-                parent: parent.to_owned(),
-            }),
+            Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
+                Err(RunError::NoParent {
+                    path: path.to_owned(),
+                    parent: parent.to_owned(),
+                })
+            }
             _ => Err(io_error(path, doing)(error)),
         },
         Err(error) => Err(io_error(path, doing)(error)),

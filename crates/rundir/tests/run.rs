@@ -136,7 +136,7 @@ fn names_and_structure_are_those_of_the_model() {
     assert_eq!(run.tensor_names().unwrap(), expect);
     let mut structure = Vec::new();
     model
-        .write_structure_csv(gguf::HeadRows::Without, &mut structure)
+        .write_structure_csv(gguf::HeadRows::With, &mut structure)
         .unwrap();
     assert_eq!(fs::read(run.structure_path()).unwrap(), structure);
 }
@@ -488,8 +488,17 @@ fn every_loss_is_said_in_one_line() {
             page.count_committed();
             page.set_state(State::Failed(2));
         },
-        Ending::Complete,
+        Ending::StoppedEarly("no such file or directory".to_owned()),
         Some("recording ended early: no such file or directory (1 evaluation complete)"),
+    );
+    // The log could not grow any more, and did not have to.
+    check(
+        &|page| {
+            page.count_committed();
+            page.set_state(State::Failed(28));
+        },
+        Ending::Complete,
+        None,
     );
     check(
         &|page| {

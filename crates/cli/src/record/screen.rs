@@ -42,14 +42,24 @@ pub enum Bar {
 
 impl Screen {
     pub fn new(tokens: u64, bar: Bar) -> Screen {
-        let shared = bar == Bar::OnTerminals && std::io::stdout().is_terminal() && std::io::stderr().is_terminal();
-        let text_line = if shared { TextLine::Above } else { TextLine::None };
+        let shared = bar == Bar::OnTerminals
+            && std::io::stdout().is_terminal()
+            && std::io::stderr().is_terminal();
+        let text_line = if shared {
+            TextLine::Above
+        } else {
+            TextLine::None
+        };
         Screen {
             bar: match bar {
                 Bar::Never => ProgressBar::hidden(),
                 Bar::OnTerminals => counting_bar(tokens, "recording", "tokens", text_line),
             },
-            sharing: if shared { Sharing::Shared(Vec::new()) } else { Sharing::Apart },
+            sharing: if shared {
+                Sharing::Shared(Vec::new())
+            } else {
+                Sharing::Apart
+            },
             output: Output::Open,
         }
     }
@@ -71,9 +81,14 @@ impl Screen {
     }
 
     pub fn write(&mut self, text: &[u8]) {
-        let Sharing::Shared(line) = &mut self.sharing else { return self.put(text) };
+        let Sharing::Shared(line) = &mut self.sharing else {
+            return self.put(text);
+        };
         line.extend_from_slice(text);
-        let finished = line.iter().rposition(|&b| b == b'\n').map(|at| line.drain(..=at).collect::<Vec<u8>>());
+        let finished = line
+            .iter()
+            .rposition(|&b| b == b'\n')
+            .map(|at| line.drain(..=at).collect::<Vec<u8>>());
         self.bar.set_prefix(end_of(line));
         if let Some(lines) = finished {
             let bar = self.bar.clone();
@@ -102,8 +117,15 @@ impl Screen {
 
 fn end_of(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
-    let from = text.char_indices().rev().nth(SHOWN_CHARS - 1).map_or(0, |(at, _)| at);
-    text[from..].chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let from = text
+        .char_indices()
+        .rev()
+        .nth(SHOWN_CHARS - 1)
+        .map_or(0, |(at, _)| at);
+    text[from..]
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }
 
 #[cfg(test)]
@@ -116,6 +138,9 @@ mod tests {
         assert_eq!(end_of(b"to be\r\x1b[2J"), "to be  [2J");
         let long = "ä".repeat(100) + "z";
         assert_eq!(end_of(long.as_bytes()), "ä".repeat(59) + "z");
-        assert_eq!(end_of(b"half a character: \xc3"), "half a character: \u{fffd}");
+        assert_eq!(
+            end_of(b"half a character: \xc3"),
+            "half a character: \u{fffd}"
+        );
     }
 }

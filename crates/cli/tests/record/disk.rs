@@ -17,7 +17,9 @@ impl Mount {
     fn new(path: PathBuf, options: &str) -> Option<Mount> {
         std::fs::create_dir(&path).unwrap();
         let mut command = Command::new("mount");
-        command.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(&path);
+        command
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(&path);
         let mounted = command.output().is_ok_and(|output| output.status.success());
         if !mounted {
             println!("skipped: this process may not mount a tmpfs");
@@ -41,63 +43,120 @@ fn many_layers(folder: &Path) -> PathBuf {
 fn a_full_disk_ends_the_recording_and_not_the_generation() {
     let folder = tempfile::tempdir().unwrap();
     // Room for the two segments that a recording starts with, and no third.
-    let Some(small) = Mount::new(folder.path().join("small"), "size=9m") else { return };
+    let Some(small) = Mount::new(folder.path().join("small"), "size=9m") else {
+        return;
+    };
     let model = many_layers(folder.path());
     let args = |output| ["-p", "hello", "-n", "320", "--ignore-eos", "-o", output];
     let undisturbed = record(folder.path(), &model, &args("whole"));
-    assert_eq!(undisturbed.status.code(), Some(0), "{}", stderr(&undisturbed));
+    assert_eq!(
+        undisturbed.status.code(),
+        Some(0),
+        "{}",
+        stderr(&undisturbed)
+    );
     let disturbed = record(folder.path(), &model, &args("small/run"));
     let talk = stderr(&disturbed);
     assert_eq!(disturbed.status.code(), Some(1), "{talk}");
     assert_eq!(disturbed.stdout, undisturbed.stdout, "the text differs");
     let lines: Vec<&str> = talk.lines().collect();
-    let [stopped, closing] = lines[..] else { panic!("{talk}") };
-    assert_eq!(stopped, "tensorscope: small/run: the log cannot grow: no space left on device; generation goes on");
-    assert!(closing.starts_with("tensorscope: the trace is incomplete (no space left on device; "), "{closing}");
+    let [stopped, closing] = lines[..] else {
+        panic!("{talk}")
+    };
+    assert_eq!(
+        stopped,
+        "tensorscope: small/run: the log cannot grow: no space left on device; generation goes on"
+    );
+    assert!(
+        closing.starts_with("tensorscope: the trace is incomplete (no space left on device; "),
+        "{closing}"
+    );
 
     let trace = Trace::open(&small.0.join("run"));
-    assert_eq!(trace.run.condition(), &Condition::Failed { errno: libc::ENOSPC });
+    assert_eq!(
+        trace.run.condition(),
+        &Condition::Failed {
+            errno: libc::ENOSPC
+        }
+    );
     let lost = trace.run.lost();
     assert!(lost.evaluations > 0 && lost.accesses > 0);
     assert_eq!(lost.evaluations + trace.summary.evaluations, 320);
-    assert!(closing.contains(&format!("{} evaluations lost", lost.evaluations)), "{closing}");
+    assert!(
+        closing.contains(&format!("{} evaluations lost", lost.evaluations)),
+        "{closing}"
+    );
     let warning = trace.run.warning().unwrap();
     assert!(warning.contains("no space left on device"), "{warning}");
     // What is there is as good as in the undisturbed run, and so are the sums of both.
     let whole = Trace::open(&folder.path().join("whole"));
     for (ours, theirs) in trace.evaluations.iter().zip(&whole.evaluations) {
-        assert_eq!((&ours.captures, ours.ticks, ours.flags), (&theirs.captures, theirs.ticks, theirs.flags));
+        assert_eq!(
+            (&ours.captures, ours.ticks, ours.flags),
+            (&theirs.captures, theirs.ticks, theirs.flags)
+        );
     }
-    assert_eq!(lost.accesses + trace.summary.accesses, whole.summary.accesses);
+    assert_eq!(
+        lost.accesses + trace.summary.accesses,
+        whole.summary.accesses
+    );
 }
 
 #[test]
 fn a_disk_that_is_full_only_behind_the_end_lacks_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(small) = Mount::new(folder.path().join("small"), "size=9m") else { return };
-    let output = record(folder.path(), &dense(), &["-p", "x", "-n", "100", "--ignore-eos", "-o", "small/run"]);
+    let Some(small) = Mount::new(folder.path().join("small"), "size=9m") else {
+        return;
+    };
+    let output = record(
+        folder.path(),
+        &dense(),
+        &["-p", "x", "-n", "100", "--ignore-eos", "-o", "small/run"],
+    );
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let trace = Trace::open(&small.0.join("run"));
-    assert_eq!((trace.run.condition(), trace.run.warning()), (&Condition::Complete, None));
+    assert_eq!(
+        (trace.run.condition(), trace.run.warning()),
+        (&Condition::Complete, None)
+    );
     assert_eq!(trace.summary.evaluations, 100);
 }
 
 #[test]
 fn too_little_space_to_begin_is_said_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(small) = Mount::new(folder.path().join("small"), "size=2m") else { return };
-    let output = record(folder.path(), &dense(), &["-p", "x", "-n", "10", "-o", "small/run"]);
+    let Some(small) = Mount::new(folder.path().join("small"), "size=2m") else {
+        return;
+    };
+    let output = record(
+        folder.path(),
+        &dense(),
+        &["-p", "x", "-n", "10", "-o", "small/run"],
+    );
     let talk = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{talk}");
-    assert_eq!(talk, "tensorscope: small/run/log: cannot start the log: no space left on device\n");
-    assert_eq!(std::fs::read_dir(&small.0).unwrap().count(), 0, "something was left behind");
+    assert_eq!(
+        talk,
+        "tensorscope: small/run/log: cannot start the log: no space left on device\n"
+    );
+    assert_eq!(
+        std::fs::read_dir(&small.0).unwrap().count(),
+        0,
+        "something was left behind"
+    );
 }
 
 #[test]
 fn a_read_only_folder_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(_mount) = Mount::new(folder.path().join("fixed"), "ro") else { return };
-    let output = record(folder.path(), &dense(), &["-p", "x", "-n", "10", "-o", "fixed/run"]);
+    let Some(_mount) = Mount::new(folder.path().join("fixed"), "ro") else {
+        return;
+    };
+    let output = record(
+        folder.path(),
+        &dense(),
+        &["-p", "x", "-n", "10", "-o", "fixed/run"],
+    );
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         stderr(&output),
@@ -120,12 +179,22 @@ fn record_and_remove(folder: &Path, model: &Path, tokens: &str) -> (Vec<u8>, Opt
 fn a_removed_directory_ends_the_recording_and_not_the_generation() {
     let folder = tempfile::tempdir().unwrap();
     let (text, code, talk) = record_and_remove(folder.path(), &dense(), "200");
-    let undisturbed = record(folder.path(), &dense(), &["-p", "hello", "-n", "200", "--ignore-eos", "-o", "whole"]);
+    let undisturbed = record(
+        folder.path(),
+        &dense(),
+        &["-p", "hello", "-n", "200", "--ignore-eos", "-o", "whole"],
+    );
     assert_eq!(text, undisturbed.stdout);
     assert_eq!(code, Some(1), "{talk}");
     let last = talk.lines().last().unwrap();
-    assert!(last.starts_with("tensorscope: gone: there is no trace: the log was removed"), "{talk}");
-    assert!(!talk.contains("panicked") && talk.lines().count() <= 2, "{talk}");
+    assert!(
+        last.starts_with("tensorscope: gone: there is no trace: the log was removed"),
+        "{talk}"
+    );
+    assert!(
+        !talk.contains("panicked") && talk.lines().count() <= 2,
+        "{talk}"
+    );
     assert!(!folder.path().join("gone").exists());
 }
 
@@ -138,7 +207,12 @@ fn a_log_that_cannot_go_on_for_lack_of_its_directory_says_so_once() {
     assert_eq!(code, Some(1), "{talk}");
     assert!(text.len() > 170);
     let lines: Vec<&str> = talk.lines().collect();
-    let [stopped, closing] = lines[..] else { panic!("{talk}") };
-    assert!(stopped.contains("the log cannot grow: no such file or directory; generation goes on"), "{talk}");
+    let [stopped, closing] = lines[..] else {
+        panic!("{talk}")
+    };
+    assert!(
+        stopped.contains("the log cannot grow: no such file or directory; generation goes on"),
+        "{talk}"
+    );
     assert!(closing.contains("there is no trace"), "{talk}");
 }

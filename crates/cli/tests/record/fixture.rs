@@ -14,7 +14,9 @@ use trace::{
 };
 
 pub fn shipped(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../models")
+        .join(name)
 }
 
 pub fn dense() -> PathBuf {
@@ -28,14 +30,22 @@ pub fn moe() -> PathBuf {
 /// The program in `folder`. With backtraces on, so that a panic cannot hide.
 pub fn tensorscope(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorscope"));
-    command.current_dir(folder).env("RUST_BACKTRACE", "1").stdin(Stdio::null());
+    command
+        .current_dir(folder)
+        .env("RUST_BACKTRACE", "1")
+        .stdin(Stdio::null());
     command
 }
 
 /// `record -m MODEL -t 1 ARGS`; one thread, because the cores are shared.
 pub fn record_command(folder: &Path, model: &Path, args: &[&str]) -> Command {
     let mut command = tensorscope(folder);
-    command.arg("record").arg("-m").arg(model).args(["-t", "1"]).args(args);
+    command
+        .arg("record")
+        .arg("-m")
+        .arg(model)
+        .args(["-t", "1"])
+        .args(args);
     command
 }
 
@@ -45,21 +55,38 @@ pub fn record(folder: &Path, model: &Path, args: &[&str]) -> Output {
 
 /// As [`record`] into `RUN-0`, `RUN-1`, …, which must succeed.
 pub fn recorded(folder: &Path, model: &Path, args: &[&str]) -> (Output, Trace) {
-    let name = (0..).map(|n| format!("RUN-{n}")).find(|name| !folder.join(name).exists()).unwrap();
+    let name = (0..)
+        .map(|n| format!("RUN-{n}"))
+        .find(|name| !folder.join(name).exists())
+        .unwrap();
     let output = record(folder, model, &[args, &["-o", &name]].concat());
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        stderr(&output)
+    );
     (output, Trace::open(&folder.join(name)))
 }
 
 /// Starts a recording whose output the test reads.
 pub fn start(command: &mut Command) -> Child {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Reads until `count` bytes of text have come: so many were printed for sure.
 pub fn read_text(child: &mut Child, count: usize) -> Vec<u8> {
     let mut text = vec![0; count];
-    child.stdout.as_mut().unwrap().read_exact(&mut text).unwrap();
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut text)
+        .unwrap();
     text
 }
 
@@ -75,8 +102,12 @@ pub fn stdout(output: &Output) -> String {
 pub fn synth(folder: &Path, args: &str) -> PathBuf {
     let path = folder.join("synth.gguf");
     let mut command = tensorscope(folder);
-    command.arg("synth").args(args.split(' ')).args(["--tiny", "-q", "-o"]).arg(&path);
-    assert!(command.status().unwrap().success());
+    command
+        .arg("synth")
+        .args(args.split(' '))
+        .args(["--tiny", "-q", "-o"])
+        .arg(&path);
+    assert!(command.output().unwrap().status.success());
     path
 }
 
@@ -107,7 +138,13 @@ impl Trace {
         }
         assert_eq!(summary.evaluations, evaluations.len() as u64);
         assert_eq!(summary.partial, partial.len() as u64);
-        Trace { run, reader, evaluations, partial, summary }
+        Trace {
+            run,
+            reader,
+            evaluations,
+            partial,
+            summary,
+        }
     }
 
     pub fn is_closed(&self) -> bool {

@@ -28,8 +28,15 @@ fn a_reader_that_goes_away_does_not_end_the_recording() {
 fn quiet_prints_the_text_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let (loud, _) = recorded(folder.path(), &dense(), &["-p", "To be", "-n", "5"]);
-    let (quiet, _) = recorded(folder.path(), &dense(), &["-p", "To be", "-n", "5", "--quiet"]);
-    assert_eq!((stdout(&quiet), stderr(&quiet)), (stdout(&loud), String::new()));
+    let (quiet, _) = recorded(
+        folder.path(),
+        &dense(),
+        &["-p", "To be", "-n", "5", "--quiet"],
+    );
+    assert_eq!(
+        (stdout(&quiet), stderr(&quiet)),
+        (stdout(&loud), String::new())
+    );
 }
 
 #[test]
@@ -38,7 +45,11 @@ fn a_terminal_shows_a_bar_and_keeps_the_text() {
     let args = ["-p", "To be", "-n", "40", "--ignore-eos"];
     let (plain, _) = recorded(folder.path(), &dense(), &args);
     // Text and bar on one terminal.
-    let bytes = on_terminal(folder.path(), &[&args[..], &["-o", "both"]].concat(), Screen::Both);
+    let bytes = on_terminal(
+        folder.path(),
+        &[&args[..], &["-o", "both"]].concat(),
+        Screen::Both,
+    );
     let shown = visible(&bytes);
     assert!(shown.contains("recording ["), "{shown}");
     for word in ["/40 tokens", " tokens/s", " accesses, ", " KiB log"] {
@@ -48,14 +59,38 @@ fn a_terminal_shows_a_bar_and_keeps_the_text() {
     let screen = final_screen(&bytes);
     let lines: Vec<&str> = screen.lines().collect();
     let (closing, text) = lines.split_last().unwrap();
-    assert_eq!(text.join("\n"), stdout(&plain).lines().map(str::trim_end).collect::<Vec<_>>().join("\n"));
-    assert!(closing.starts_with("tensorscope: ") && closing.ends_with("in both"), "{closing}");
+    assert_eq!(
+        text.join("\n"),
+        stdout(&plain)
+            .lines()
+            .map(str::trim_end)
+            .collect::<Vec<_>>()
+            .join("\n")
+    );
+    assert!(
+        closing.starts_with("tensorscope: ") && closing.ends_with("in both"),
+        "{closing}"
+    );
     // The bar alone; the text goes elsewhere.
-    let shown = visible(&on_terminal(folder.path(), &[&args[..], &["-o", "bar"]].concat(), Screen::BarOnly));
-    assert!(shown.contains("recording [") && !shown.contains(stdout(&plain).lines().next().unwrap()), "{shown}");
+    let shown = visible(&on_terminal(
+        folder.path(),
+        &[&args[..], &["-o", "bar"]].concat(),
+        Screen::BarOnly,
+    ));
+    assert!(
+        shown.contains("recording [") && !shown.contains(stdout(&plain).lines().next().unwrap()),
+        "{shown}"
+    );
     // And none when it is not wanted.
-    let bytes = on_terminal(folder.path(), &[&args[..], &["-q", "-o", "none"]].concat(), Screen::Both);
-    assert_eq!(String::from_utf8(bytes).unwrap().replace("\r\n", "\n"), stdout(&plain));
+    let bytes = on_terminal(
+        folder.path(),
+        &[&args[..], &["-q", "-o", "none"]].concat(),
+        Screen::Both,
+    );
+    assert_eq!(
+        String::from_utf8(bytes).unwrap().replace("\r\n", "\n"),
+        stdout(&plain)
+    );
 }
 
 enum Screen {
@@ -66,10 +101,21 @@ enum Screen {
 /// What the program sends to a terminal of 80 columns.
 fn on_terminal(folder: &std::path::Path, args: &[&str], screen: Screen) -> Vec<u8> {
     let (mut controller, mut terminal) = (0, 0);
-    let mut size = libc::winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    let size = libc::winsize {
+        ws_row: 24,
+        ws_col: 80,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
     // SAFETY: two places for descriptors, no name, no settings, a size.
     let opened = unsafe {
-        libc::openpty(&mut controller, &mut terminal, std::ptr::null_mut(), std::ptr::null_mut(), &mut size)
+        libc::openpty(
+            &mut controller,
+            &mut terminal,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            &size,
+        )
     };
     assert_eq!(opened, 0);
     for descriptor in [controller, terminal] {
@@ -77,9 +123,17 @@ fn on_terminal(folder: &std::path::Path, args: &[&str], screen: Screen) -> Vec<u
         unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     // SAFETY: fresh descriptors that nobody else owns.
-    let (mut controller, terminal) = unsafe { (File::from_raw_fd(controller), OwnedFd::from_raw_fd(terminal)) };
+    let (mut controller, terminal) = unsafe {
+        (
+            File::from_raw_fd(controller),
+            OwnedFd::from_raw_fd(terminal),
+        )
+    };
     let mut command = record_command(folder, &dense(), args);
-    command.env("TERM", "xterm").env_remove("NO_COLOR").stderr(terminal.try_clone().unwrap());
+    command
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stderr(terminal.try_clone().unwrap());
     match screen {
         Screen::Both => command.stdout(terminal.try_clone().unwrap()),
         Screen::BarOnly => command.stdout(Stdio::null()),
@@ -149,7 +203,10 @@ fn final_screen(bytes: &[u8]) -> String {
             rows.push(Vec::new());
         }
     }
-    let lines: Vec<String> = rows.iter().map(|row| row.iter().collect::<String>().trim_end().to_owned()).collect();
+    let lines: Vec<String> = rows
+        .iter()
+        .map(|row| row.iter().collect::<String>().trim_end().to_owned())
+        .collect();
     // The closing line may be longer than the screen is wide.
     let text = lines.join("\n");
     let closing = text.rfind("tensorscope: ").unwrap();

@@ -1,0 +1,149 @@
+//! Reads with pread, a thread for each read in flight: for kernels and containers
+//! without io_uring, and for file systems without O_DIRECT.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use super::job::{Failure, Ledger, Plan, Request, SetupFailure, Step};
+use crate::buffer::AlignedBuffer;
+use crate::error::CeilingError;
+
+/// What becomes of the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cache {
+    /// The file is open with O_DIRECT.
+    Bypassed,
+    /// The kernel is told to forget the file before each round, and each block
+    /// after it was read.
+    Dropped,
+}
+
+pub(crate) fn read(plan: &Plan<'_>, ledger: &mut Ledger, cache: Cache) -> Result<(), Failure> {
+    let threads = plan.setting.depth as usize;
+    let shared = Mutex::new(Shared {
+        ledger,
+        failure: None,
+    });
+    thread::scope(|scope| {
+        for number in 0..threads {
+            let work = || {
+                if let Err(failure) = read_blocks(plan, &shared, cache) {
+                    lock(&shared).fail(failure);
+                }
+            };
+            if let Err(cause) = thread::Builder::new().spawn_scoped(scope, work) {
+                let error = CeilingError::Thread {
+                    number: number + 1,
+                    threads,
+                    cause,
+                };
+                lock(&shared).fail(Failure::Setup(SetupFailure::Other(error)));
+                break;
+            }
+        }
+    });
+    match lock(&shared).failure.take() {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+struct Shared<'a> {
+    ledger: &'a mut Ledger,
+    /// The first one; it stops all threads.
+    failure: Option<Failure>,
+}
+
+impl Shared<'_> {
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+    }
+
+    fn next(&mut self, now: Instant) -> Option<Request> {
+        match self.failure {
+            Some(_) => None,
+            None => self.ledger.next(now),
+        }
+    }
+}
+
+/// A thread that panicked leaves counters behind, nothing half-done.
+fn lock<'a, 'b>(shared: &'a Mutex<Shared<'b>>) -> MutexGuard<'a, Shared<'b>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_blocks(plan: &Plan<'_>, shared: &Mutex<Shared<'_>>, cache: Cache) -> Result<(), Failure> {
+    let mut memory = AlignedBuffer::new(
+        "reads in flight",
+        plan.setting.block_bytes as usize,
+        plan.memory_alignment_bytes as usize,
+    )
+    .map_err(|error| Failure::Setup(SetupFailure::Other(error)))?;
+    let mut next = lock(shared).next(Instant::now());
+    while let Some(request) = next {
+        if cache == Cache::Dropped && request.begins_round() {
+            forget(plan, 0, 0);
+        }
+        let bytes = read_block(plan, request, &mut memory)?;
+        let now = Instant::now();
+        if cache == Cache::Dropped {
+            let (offset, length) = request.range();
+            forget(plan, offset, length);
+        }
+        let mut shared = lock(shared);
+        shared.ledger.complete(bytes, now);
+        next = shared.next(now);
+    }
+    Ok(())
+}
+
+fn read_block(
+    plan: &Plan<'_>,
+    mut request: Request,
+    memory: &mut AlignedBuffer,
+) -> Result<u32, Failure> {
+    loop {
+        let length = request.ask_bytes(plan.offset_alignment_bytes) as usize;
+        let place = memory.place(request.done_bytes(), length);
+        // SAFETY: `place` is good for `length` bytes, which nobody else uses, and
+        // the file is open. Offsets fit because file sizes do.
+        let returned = unsafe {
+            libc::pread64(
+                plan.file.as_raw_fd(),
+                place.cast(),
+                length,
+                request.file_offset() as libc::off64_t,
+            )
+        };
+        let Ok(returned) = u32::try_from(returned) else {
+            let cause = io::Error::last_os_error();
+            if cause.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            return Err(Failure::Read { request, cause });
+        };
+        match request.advance(returned, plan.offset_alignment_bytes) {
+            Step::Complete { bytes } => return Ok(bytes),
+            Step::Continue => {}
+            Step::Shrunk { file_offset } => return Err(Failure::Shrunk { file_offset }),
+        }
+    }
+}
+
+/// Tells the kernel to forget a part of the file; a length of 0 means to its end.
+/// It keeps pages that are dirty or mapped, which is why a figure through the page
+/// cache always carries a caveat.
+fn forget(plan: &Plan<'_>, offset: u64, length: u32) {
+    // SAFETY: advice on an open file; no memory is involved.
+    unsafe {
+        libc::posix_fadvise64(
+            plan.file.as_raw_fd(),
+            offset as libc::off64_t,
+            libc::off64_t::from(length),
+            libc::POSIX_FADV_DONTNEED,
+        );
+    }
+}

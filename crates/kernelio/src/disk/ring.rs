@@ -1,0 +1,178 @@
+//! Reads through io_uring: one thread, `depth` reads in flight.
+//!
+//! 1. Each of `depth` slots has a block of memory of its own.
+//! 2. A completion ends its request, or asks for the rest of a short read; a slot
+//!    that is free takes the next request.
+//! 3. At the end, or after a failure, everything in flight is waited for before
+//!    the memory is given back: until then the kernel may write to it.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
+use std::time::Instant;
+
+use io_uring::{IoUring, opcode, types};
+
+use super::job::{Failure, Ledger, Plan, Request, SetupFailure, Step};
+use crate::buffer::AlignedBuffer;
+
+/// Times that one request is asked again after EINTR or EAGAIN.
+const MAX_RETRIES: u32 = 100;
+
+pub(crate) fn read(plan: &Plan<'_>, ledger: &mut Ledger) -> Result<(), Failure> {
+    let mut reader = Reader::new(plan)?;
+    for slot in 0..plan.setting.depth as usize {
+        let Some(request) = ledger.next(Instant::now()) else {
+            break;
+        };
+        reader.submit(slot, request)?;
+    }
+    while reader.in_flight > 0 {
+        reader.wait().map_err(ring_failure)?;
+        while let Some((slot, result)) = reader.next_completion() {
+            let mut request = reader.slots[slot].request;
+            let now = Instant::now();
+            let step = match result {
+                Ok(bytes) => request.advance(bytes, plan.offset_alignment_bytes),
+                Err(cause) => {
+                    reader.retry(slot, cause)?;
+                    continue;
+                }
+            };
+            let next = match step {
+                Step::Complete { bytes } => {
+                    ledger.complete(bytes, now);
+                    reader.slots[slot].retries = 0;
+                    ledger.next(now)
+                }
+                Step::Continue => Some(request),
+                Step::Shrunk { file_offset } => return Err(Failure::Shrunk { file_offset }),
+            };
+            if let Some(request) = next {
+                reader.submit(slot, request)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ring_failure(cause: io::Error) -> Failure {
+    Failure::Setup(SetupFailure::Ring(cause))
+}
+
+struct Reader<'a> {
+    plan: &'a Plan<'a>,
+    ring: IoUring,
+    /// Given back by `drop`, once nothing is in flight.
+    memory: ManuallyDrop<AlignedBuffer>,
+    slots: Vec<Slot>,
+    in_flight: u32,
+}
+
+struct Slot {
+    request: Request,
+    retries: u32,
+}
+
+impl<'a> Reader<'a> {
+    fn new(plan: &'a Plan<'a>) -> Result<Reader<'a>, Failure> {
+        let setting = plan.setting;
+        let ring = IoUring::new(setting.depth).map_err(ring_failure)?;
+        let memory = AlignedBuffer::new(
+            "reads in flight",
+            setting.in_flight_bytes() as usize,
+            plan.memory_alignment_bytes as usize,
+        )
+        .map_err(|error| Failure::Setup(SetupFailure::Other(error)))?;
+        Ok(Reader {
+            plan,
+            ring,
+            memory: ManuallyDrop::new(memory),
+            slots: Vec::with_capacity(setting.depth as usize),
+            in_flight: 0,
+        })
+    }
+
+    /// Queues a read; `wait` sends it.
+    fn submit(&mut self, slot: usize, request: Request) -> Result<(), Failure> {
+        match self.slots.get_mut(slot) {
+            Some(known) => known.request = request,
+            None => self.slots.push(Slot {
+                request,
+                retries: 0,
+            }),
+        }
+        let block_bytes = self.plan.setting.block_bytes as usize;
+        let length = request.ask_bytes(self.plan.offset_alignment_bytes);
+        assert!(request.done_bytes() + length as usize <= block_bytes);
+        let place = self
+            .memory
+            .place(slot * block_bytes + request.done_bytes(), length as usize);
+        let file = types::Fd(self.plan.file.as_raw_fd());
+        let entry = opcode::Read::new(file, place, length)
+            .offset(request.file_offset())
+            .build()
+            .user_data(slot as u64);
+        // SAFETY: the file is open as long as the plan, which outlives `self`; the
+        // memory belongs to this slot alone, which has no other read in flight,
+        // and `drop` gives it back only when nothing is in flight.
+        unsafe { self.ring.submission().push(&entry) }
+            // There are as many entries as slots.
+            .map_err(|full| ring_failure(io::Error::other(full)))?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Sends what is queued and waits for a completion.
+    fn wait(&mut self) -> io::Result<()> {
+        match self.ring.submit_and_wait(1) {
+            Ok(_) => Ok(()),
+            // A signal, or completions to be reaped first: the caller does that
+            // and comes again.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn next_completion(&mut self) -> Option<(usize, io::Result<u32>)> {
+        let entry = self.ring.completion().next()?;
+        self.in_flight -= 1;
+        let result = u32::try_from(entry.result())
+            .map_err(|_| io::Error::from_raw_os_error(-entry.result()));
+        Some((entry.user_data() as usize, result))
+    }
+
+    /// Asks again after an error that says to; passes any other on.
+    fn retry(&mut self, slot: usize, cause: io::Error) -> Result<(), Failure> {
+        let Slot { request, retries } = &mut self.slots[slot];
+        let request = *request;
+        *retries += 1;
+        let may_retry = matches!(cause.raw_os_error(), Some(libc::EINTR | libc::EAGAIN));
+        if may_retry && *retries <= MAX_RETRIES {
+            return self.submit(slot, request);
+        }
+        Err(Failure::Read { request, cause })
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        while self.in_flight > 0 {
+            if self.wait().is_err() {
+                // Whether the kernel still writes to the memory cannot be known:
+                // it is never given back.
+                return;
+            }
+            while self.next_completion().is_some() {}
+        }
+        // SAFETY: dropped once, here, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}

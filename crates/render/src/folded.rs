@@ -1,0 +1,92 @@
+//! Folded stacks: a line for each stack, `phase;layer N;component;op;tensor SUM`.
+//!
+//! The input of FlameGraph, inferno, speedscope and every other tool that draws
+//! flame graphs. The sums of all lines are those of `trace::summary`.
+
+use std::{collections::BTreeMap, io::Write};
+
+use trace::read::Definitions;
+
+use crate::{
+    error::RenderError,
+    frames::{Frames, Measure, Sums},
+    log::{Log, Names, Scene, Stats, Visitor},
+};
+
+/// All stacks with their sums.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Folded {
+    pub sums: BTreeMap<Frames, u64>,
+}
+
+impl Folded {
+    /// Reads the log and adds up.
+    pub fn of(log: &Log, measure: Measure) -> Result<(Folded, Stats), RenderError> {
+        let mut folding = Folding {
+            measure,
+            stream: Sums::default(),
+            folded: Folded::default(),
+        };
+        let mut stats = log.walk(&mut folding)?;
+        // A node can take no time by our clock; a stack of nothing is no stack.
+        folding.folded.sums.retain(|_, sum| *sum > 0);
+        stats.written = folding.folded.sums.len() as u64;
+        Ok((folding.folded, stats))
+    }
+
+    pub fn total(&self) -> u64 {
+        self.sums.values().sum()
+    }
+}
+
+/// Writes the folded stacks of a log.
+pub fn write(log: &Log, measure: Measure, out: &mut dyn Write) -> Result<Stats, RenderError> {
+    let (folded, stats) = Folded::of(log, measure)?;
+    for (frames, sum) in &folded.sums {
+        let texts = frames.texts().map(|text| in_line(&text));
+        writeln!(out, "{} {sum}", texts.join(";"))?;
+    }
+    out.flush()?;
+    Ok(stats)
+}
+
+struct Folding {
+    measure: Measure,
+    stream: Sums,
+    folded: Folded,
+}
+
+impl Visitor for Folding {
+    fn evaluation(&mut self, scene: &Scene) -> Result<(), RenderError> {
+        self.stream.add(scene, self.measure);
+        Ok(())
+    }
+
+    fn stream_ends(&mut self, all: &Definitions, names: &Names) -> Result<(), RenderError> {
+        for (frames, sum) in std::mem::take(&mut self.stream).into_frames(all, names) {
+            *self.folded.sums.entry(frames).or_default() += sum;
+        }
+        Ok(())
+    }
+}
+
+/// A tensor may be called anything, but `;` ends a frame and a line its stack.
+fn in_line(text: &str) -> String {
+    let clean = |c: char| match c {
+        ';' => ':',
+        c if c.is_control() => '?',
+        c => c,
+    };
+    text.chars().map(clean).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_line;
+
+    #[test]
+    fn odd_names_stay_in_their_frame() {
+        assert_eq!(in_line("blk.0.attn_q.weight"), "blk.0.attn_q.weight");
+        assert_eq!(in_line("a;b c\nd\u{1b}"), "a:b c?d?");
+    }
+}
