@@ -9,9 +9,8 @@ must come out of all of them. Besides:
 
 - Perfetto: the Chrome trace event format (required keys by phase, slices of a
   track nest, counters hold numbers);
-- speedscope: its published schema (crates/render/tests/schema/speedscope.json is
-  `file-format-schema.json` of npm's speedscope 1.25.0, MIT), and events that open
-  and close in order;
+- speedscope: the fields and types of its file format, and events that open and
+  close in order;
 - flame graph: well-formed, bars within the bar above, nothing loaded from outside;
 - tracker files: read with docs/read_tracker.py; offsets within the tensors of
   gguf_structure.csv;
@@ -35,7 +34,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = ROOT / "crates/render/tests/schema/speedscope.json"
 READER = ROOT / "docs/read_tracker.py"
 TABLES = ("tensors", "evals", "tokens", "nodes", "accesses", "routing")
 FAILURES_SHOWN = 20
@@ -257,11 +255,63 @@ def schema_errors(value: object, schema: dict, whole: dict, path: str = "$") -> 
     return errors
 
 
+# What speedscope asks of a file, in the words of JSON schema.
+_NUMBERS = {"type": "array", "items": {"type": "number"}}
+_PROFILE = {
+    "type": "object",
+    "required": ["type", "name", "unit", "startValue", "endValue"],
+    "properties": {
+        "type": {"enum": ["evented", "sampled"]},
+        "name": {"type": "string"},
+        "unit": {"enum": ["none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"]},
+        "startValue": {"type": "number"},
+        "endValue": {"type": "number"},
+        "samples": {"type": "array", "items": _NUMBERS},
+        "weights": _NUMBERS,
+        "events": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["type", "at", "frame"],
+                "properties": {
+                    "type": {"enum": ["O", "C"]},
+                    "at": {"type": "number"},
+                    "frame": {"type": "number"},
+                },
+            },
+        },
+    },
+}
+SPEEDSCOPE = {
+    "type": "object",
+    "required": ["$schema", "shared", "profiles"],
+    "properties": {
+        "$schema": {"enum": ["https://www.speedscope.app/file-format-schema.json"]},
+        "name": {"type": "string"},
+        "exporter": {"type": "string"},
+        "shared": {
+            "type": "object",
+            "required": ["frames"],
+            "properties": {
+                "frames": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {"name": {"type": "string"}},
+                    },
+                }
+            },
+        },
+        "profiles": {"type": "array", "items": _PROFILE},
+    },
+}
+
+
 def check_speedscope(export: Exporter, expected: Expected, measure: str, folded: dict[str, int]) -> None:
     what = f"speedscope by {measure}"
     document = json.loads(export.text("--to", "speedscope", "--by", measure))
-    schema = json.loads(SCHEMA.read_text("utf-8"))
-    errors = schema_errors(document, schema, schema)
+    errors = schema_errors(document, SPEEDSCOPE, SPEEDSCOPE)
     check(f"{what}: schema", not errors, errors[:3])
     frames = [frame["name"] for frame in document["shared"]["frames"]]
     equal(f"{what}: frames are distinct", len(set(frames)), len(frames))

@@ -45,7 +45,6 @@ fn main() {
             "hits": {
                 "lru": hits(&|size| accesses - lru.misses(size).accesses),
                 "lfu": hits(&|size| lfu_hits(&trace, size, Ageing::Never).run),
-                "lfu_aged": hits(&|size| lfu_hits(&trace, size, Ageing::Dynamic).run),
                 "belady": hits(&|size| belady(size, Admission::Always)),
                 "belady_with_bypass": hits(&|size| belady(size, Admission::Bypass)),
             },

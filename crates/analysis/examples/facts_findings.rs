@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut reader = StreamReader::open(log, stream)?;
         while let Some(event) = reader.next_event()? {
             if let Event::Evaluation(evaluation) = event {
-                accumulator.push(&reader.definitions, &evaluation);
+                accumulator.push(&reader.definitions, &evaluation)?;
             }
         }
         accumulator.end_stream();

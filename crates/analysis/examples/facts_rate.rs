@@ -20,7 +20,7 @@ const LAYERS: u32 = 48;
 const EXPERTS: u64 = 128;
 const USED: u64 = 8;
 
-fn main() {
+fn main() -> Result<(), analysis::error::AnalysisError> {
     let wanted: u64 = std::env::args()
         .nth(1)
         .and_then(|n| n.parse().ok())
@@ -33,7 +33,7 @@ fn main() {
     let (mut accesses, mut pushed) = (0, 0);
     while accesses < wanted {
         for evaluation in &evaluations {
-            accumulator.push(&definitions, evaluation);
+            accumulator.push(&definitions, evaluation)?;
             pushed += 1;
             accesses += per_evaluation;
         }
@@ -51,6 +51,7 @@ fn main() {
         counted as f64 / seconds / 1e6,
         peak.split_whitespace().collect::<Vec<_>>().join(" ")
     );
+    Ok(())
 }
 
 fn definitions() -> Definitions {

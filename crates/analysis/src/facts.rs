@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! let mut facts = facts::Accumulator::new(options);
-//! for each stream { for each evaluation { facts.push(&definitions, &evaluation) } facts.end_stream() }
+//! for each stream { for each evaluation { facts.push(&definitions, &evaluation)? } facts.end_stream() }
 //! let facts = facts.finish(&model);
 //! ```
 
@@ -11,6 +11,7 @@ use trace::read::{Definitions, Evaluation};
 
 use crate::{
     determinism::{self, DeterminismResults},
+    error::AnalysisError,
     experts::{self, ExpertOptions, ExpertResults},
     heads::{self, HeadLayout, HeadRange, HeadResults},
     hot::{self, HotResults, ModelTensor, Thresholds},
@@ -117,7 +118,11 @@ impl Accumulator {
     }
 
     /// Takes in one evaluation of the stream at hand, whose definitions these are.
-    pub fn push(&mut self, definitions: &Definitions, evaluation: &Evaluation) {
+    pub fn push(
+        &mut self,
+        definitions: &Definitions,
+        evaluation: &Evaluation,
+    ) -> Result<(), AnalysisError> {
         self.pass.push(definitions, evaluation, |view| {
             self.traffic.push(view);
             self.hot.push(view);
@@ -126,7 +131,7 @@ impl Accumulator {
             self.working_set.push(view);
             self.heads.push(view);
             self.experts.push(view);
-        });
+        })
     }
 
     /// Before the first evaluation of the next stream.

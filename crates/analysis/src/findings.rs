@@ -20,7 +20,7 @@ pub struct Finding {
     /// `opportunities`, `doubts`.
     pub topic: String,
     pub text: String,
-    /// Path of the numbers in the results.
+    /// Path of the numbers in the results (`report --json`).
     pub evidence: String,
     /// `None` where no query over the tables shows it (predictions).
     pub sql: Option<String>,

@@ -7,11 +7,13 @@
 //! The sequence, and everything about caches:
 //! - [`sequence`]: the weights in the order in which the run used them, which is
 //!   what most other modules start from;
+//! - [`cache_trace`]: that order as a cache sees it, by unit or by page;
 //! - [`reuse`]: exact reuse distances in bytes, by unit and by page;
-//! - [`curves`]: miss-ratio curves of LRU, Belady's rule and pin-and-stream;
+//! - [`curves`]: miss-ratio curves of LRU, Belady's rule ([`belady`]) and
+//!   pin-and-stream ([`pins`]);
 //! - [`experts_cache`]: hit rates of expert caches of each size;
 //! - [`opportunities`]: what each way of using memory would read and how fast it
-//!   would be.
+//!   would be; [`caches`] is the way in to all of these.
 //!
 //! Facts about a run:
 //! - [`hot`]: hot and cold; [`sequential`]: sequential or random;
@@ -29,6 +31,7 @@
 
 pub mod belady;
 pub mod cache_trace;
+pub mod caches;
 pub mod curves;
 pub mod error;
 pub mod experts_cache;

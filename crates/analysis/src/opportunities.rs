@@ -264,7 +264,7 @@ impl<'s> World<'s> {
                 .as_ref()
                 .ok()
                 .map(|r| self.per_token(r.ordered + r.routed + r.faulted));
-            let verdict = match &reads {
+            let mut verdict = match &reads {
                 Err(reason) => Verdict::no(reason.clone()),
                 Ok(_) => verdict::judge(&verdict::Case {
                     strategy,
@@ -279,6 +279,14 @@ impl<'s> World<'s> {
                         .map(|m| m.resident_nanos(self.per_token(self.used_bytes))),
                 }),
             };
+            if strategy == Strategy::PinAndStream
+                && self.expert_bytes > 0
+                && verdict.help == Help::Helps
+            {
+                verdict
+                    .reason
+                    .push_str("; experts are pinned in hindsight, another prompt may use others");
+            }
             strategies.push(StrategyOutlook {
                 strategy,
                 disk_bytes_per_token: bytes,

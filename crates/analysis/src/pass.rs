@@ -24,6 +24,7 @@ use trace::{
 
 use crate::{
     catalog::Catalog,
+    error::AnalysisError,
     layout::{Layout, NO_UNIT, Slot, Varying},
 };
 
@@ -171,9 +172,13 @@ impl Pass {
         definitions: &Definitions,
         evaluation: &Evaluation,
         f: impl FnOnce(&View),
-    ) {
+    ) -> Result<(), AnalysisError> {
         let number = evaluation.template as usize;
-        let template = &definitions.templates[number];
+        let undefined = AnalysisError::UndefinedTemplate {
+            evaluation: evaluation.number,
+            template: evaluation.template,
+        };
+        let template = definitions.templates.get(number).ok_or(undefined)?;
         if self.layouts.len() <= number {
             self.layouts.resize_with(number + 1, || None);
             self.counts.resize_with(number + 1, Default::default);
@@ -200,6 +205,7 @@ impl Pass {
             tokens,
             is_whole,
         });
+        Ok(())
     }
 
     /// Forgets the templates of a stream, whose numbers the next one uses anew;

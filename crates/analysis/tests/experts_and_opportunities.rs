@@ -7,6 +7,7 @@ use std::num::NonZeroUsize;
 
 use analysis::{
     cache_trace::{CacheTrace, PAGE_BYTES, Scope},
+    caches::{CacheQuestion, Caches},
     error::AnalysisError,
     experts_cache::{Ageing, ExpertCaches, Hits, RoutedLayer, RoutingSequence, lfu_hits},
     opportunities::{Help, Machine, Opportunities, Strategy, StrategyOutlook},
@@ -318,6 +319,37 @@ fn experts_are_cached_behind_what_every_token_needs() {
     let caches = ExpertCaches::of(&RoutingSequence::of(&sequence), Some(&[2])).unwrap();
     let misses = caches.uses.run - caches.points[0].global.lru.run;
     assert_eq!(misses * 2 * PAGE_BYTES, 5 * 4 * PAGE_BYTES);
+}
+
+#[test]
+fn all_cache_results_come_at_once_and_serialise() {
+    let question = CacheQuestion {
+        budgets_bytes: Vec::new(),
+        machine: Some(MACHINE),
+        threads: ONE,
+    };
+    let sequence = moe(&[0, 1, 0, 2, 0, 3, 0, 1]);
+    let caches = Caches::of(&sequence, &question).unwrap();
+    let json = serde_json::to_value(&caches).unwrap();
+    assert_eq!(
+        json["unit"]["curves"]["points"].as_array().unwrap().len(),
+        16
+    );
+    let last = &json["page"]["curves"]["points"][15];
+    assert_eq!(last["budget_bytes"], 18 * PAGE_BYTES);
+    assert_eq!(last["lru"]["generate"]["bytes"], 18 * PAGE_BYTES);
+    assert_eq!(json["unit"]["reuse"]["cold"]["accesses"], 1 + 4 * 4);
+    assert_eq!(
+        json["expert_caches"]["points"][3]["global"]["lru"]["run"],
+        8
+    );
+    let outlook = &json["opportunities"]["budgets"][15]["strategies"][3];
+    assert_eq!(outlook["strategy"], "expert_cache");
+    assert_eq!(outlook["verdict"]["help"], "would_not_help");
+
+    let prompt_only = Caches::of(&cyclic(vec![unit("u", 10, None)], 1), &question).unwrap();
+    assert_eq!(prompt_only.opportunities, None);
+    assert_eq!(prompt_only.expert_caches, None);
 }
 
 #[test]

@@ -2,12 +2,15 @@
 
 mod facts_support;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use analysis::{
     compare::{Change, Models, compare},
-    facts::{Model, Options},
+    error::AnalysisError,
+    facts::{Accumulator, Model, Options},
     findings::{Answer, findings},
+    opportunities::{Machine, Opportunities},
+    sequence::SequenceBuilder,
 };
 use facts_support::{Row, Run, expand, facts, random_run};
 use proptest::prelude::*;
@@ -91,13 +94,14 @@ proptest! {
     fn findings_are_whole_sentences_with_a_query(seed in any::<u64>()) {
         let run = random_run(seed);
         let facts = facts(&run, &Model::default(), Options::default());
-        for finding in findings(&facts, None) {
+        let opportunities = opportunities(&run);
+        for finding in findings(&facts, opportunities.as_ref()) {
             let text = &finding.text;
             prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{}", text);
             prop_assert!(!text.ends_with('.') && !text.is_empty());
             prop_assert_eq!(finding.sql.is_none(), finding.sql_answer == Answer::None);
             // The evidence is a place in the results.
-            let results = serde_json::to_value(&facts).unwrap();
+            let results = serde_json::json!({ "facts": facts, "opportunities": opportunities });
             let mut place = &results;
             for part in finding.evidence.split('.') {
                 let inside = match place {
@@ -109,6 +113,45 @@ proptest! {
             }
         }
     }
+}
+
+/// At a quarter and at half of the weights; `None` when nothing was generated.
+fn opportunities(run: &Run) -> Option<Opportunities> {
+    let mut builder = SequenceBuilder::new();
+    for (number, stream) in run.streams.iter().enumerate() {
+        builder.select_stream(number as u32);
+        for evaluation in &stream.evaluations {
+            builder.push(&stream.definitions, evaluation).unwrap();
+        }
+    }
+    let sequence = builder.finish();
+    let bytes = sequence.touched_bytes();
+    let machine = Machine {
+        disk_bytes_per_second: 1 << 30,
+        memory_bytes_per_second: 10 << 30,
+        compute_nanos_per_token: 1000,
+    };
+    Opportunities::of(
+        &sequence,
+        &[bytes / 4, bytes / 2],
+        Some(machine),
+        NonZeroUsize::MIN,
+    )
+    .ok()
+}
+
+#[test]
+fn an_evaluation_without_its_template_is_refused() {
+    let run = random_run(1);
+    let stream = &run.streams[0];
+    let mut evaluation = stream.evaluations[0].clone();
+    evaluation.template = 99;
+    let mut accumulator = Accumulator::new(Options::default());
+    let refused = accumulator.push(&stream.definitions, &evaluation);
+    assert!(matches!(
+        refused,
+        Err(AnalysisError::UndefinedTemplate { template: 99, .. })
+    ));
 }
 
 #[test]

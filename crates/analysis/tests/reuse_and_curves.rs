@@ -358,6 +358,66 @@ fn long_traces_keep_exact_distances() {
     assert_eq!(distances, naive_distances(&trace));
 }
 
+/// Long enough that next uses spread over all levels of the sums that tell whether
+/// there is room.
+#[test]
+fn long_traces_keep_the_rule() {
+    let mut state = 3u64;
+    let mut random = move |below: u64| {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    let items = 14usize;
+    let sizes: Vec<u64> = (0..items).map(|_| 1 + random(100)).collect();
+    // The second half of the items is used once in a hundred thousand times.
+    let mut accesses: Vec<u32> = Vec::new();
+    for _ in 0..600_000 {
+        let rare = random(15_000) == 0;
+        accesses.push((random(7) + if rare { 7 } else { 0 }) as u32);
+    }
+    let mut next = vec![usize::MAX; accesses.len()];
+    let mut upcoming = vec![usize::MAX; items];
+    for (at, &item) in accesses.iter().enumerate().rev() {
+        next[at] = upcoming[item as usize];
+        upcoming[item as usize] = at;
+    }
+    let trace = CacheTrace::whole_items(sizes.clone(), accesses.clone());
+    let next_uses = NextUses::of(&trace);
+    let total: u64 = sizes.iter().sum();
+    for budget in [total / 5, total / 2, total * 4 / 5] {
+        let mut cache: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut misses = 0;
+        for (at, &item) in accesses.iter().enumerate() {
+            let is_hit = cache.remove(&(item as usize)).is_some();
+            misses += u64::from(!is_hit);
+            if next[at] == usize::MAX {
+                continue;
+            }
+            let used =
+                |cache: &BTreeMap<usize, usize>| cache.keys().map(|&i| sizes[i]).sum::<u64>();
+            let mut after = cache.clone();
+            while used(&after) + sizes[item as usize] > budget {
+                let Some((&victim, &when)) = after.iter().max_by_key(|(_, when)| **when) else {
+                    break;
+                };
+                if when < next[at] {
+                    break;
+                }
+                after.remove(&victim);
+            }
+            if used(&after) + sizes[item as usize] <= budget {
+                after.insert(item as usize, next[at]);
+                cache = after;
+            }
+        }
+        let ours = belady::misses(&trace, &next_uses, budget, Admission::Bypass);
+        assert_eq!(ours.run.accesses, misses, "budget {budget}");
+        assert!(misses > items as u64 && misses < accesses.len() as u64);
+    }
+}
+
 #[test]
 fn a_cyclic_scan_defeats_lru_and_pinning_saves_what_it_pins() {
     let page = PAGE_BYTES;

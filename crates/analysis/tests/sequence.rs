@@ -322,7 +322,7 @@ fn units_are_tensors_and_expert_slices() {
         captures: vec![vec![7], vec![4, 2]],
         sequences: Vec::new(),
     };
-    let sequence = built(&definitions, &[evaluation.clone()]);
+    let sequence = built(&definitions, std::slice::from_ref(&evaluation));
     let experts: Vec<_> = sequence
         .units
         .iter()

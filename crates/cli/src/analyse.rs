@@ -3,14 +3,11 @@
 use std::{num::NonZeroUsize, path::Path};
 
 use analysis::{
-    cache_trace::{CacheTrace, Scope},
+    caches::{CacheQuestion, Caches},
     compare::Models,
-    curves::{Curves, even_budgets},
-    experts_cache::{ExpertCaches, RoutingSequence},
     facts::{self, Facts, Options},
     findings::{Finding, findings},
-    opportunities::{Machine, Opportunities},
-    reuse::{ReuseHistogram, ReuseTables},
+    opportunities::Machine,
     sequence::{Sequence, SequenceBuilder},
 };
 use anyhow::Context as _;
@@ -26,24 +23,7 @@ pub struct Results {
     pub findings: Vec<Finding>,
     pub facts: Facts,
     /// Absent when the run read no weights from a file.
-    pub reuse: Option<Reuse>,
-    pub curves: Option<CurvesOfRun>,
-    pub expert_caches: Option<ExpertCaches>,
-    /// Absent when no token was generated.
-    pub opportunities: Option<Opportunities>,
-}
-
-/// Reuse distances of the whole run.
-#[derive(Serialize)]
-pub struct Reuse {
-    pub units: ReuseHistogram,
-    pub pages: ReuseHistogram,
-}
-
-#[derive(Serialize)]
-pub struct CurvesOfRun {
-    pub units: Curves,
-    pub pages: Curves,
+    pub caches: Option<Caches>,
 }
 
 /// What a user may set.
@@ -55,47 +35,30 @@ pub struct AnalyseProps {
     pub ceilings: Option<kernelio::Ceilings>,
 }
 
-/// Steps of a curve when no budgets are given.
-const CURVE_POINTS: u64 = 16;
-
 /// Reads the log once and runs every analysis.
 pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
     let (facts, sequence) = read(run, &props.facts)?;
-    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let footprint = sequence.touched_bytes();
-    let budgets = match props.budgets_bytes.as_slice() {
-        [] => even_budgets(footprint, CURVE_POINTS),
-        given => given.to_vec(),
-    };
     let machine = props.ceilings.as_ref().map(|ceilings| Machine {
         disk_bytes_per_second: ceilings.disk.bytes_per_second,
         memory_bytes_per_second: ceilings.memory.bytes_per_second,
         compute_nanos_per_token: median_token_nanos(&sequence),
     });
-    let (mut reuse, mut curves) = (None, None);
-    if footprint > 0 {
-        let units = CacheTrace::units(&sequence);
-        let pages = CacheTrace::pages(&sequence)?;
-        let (unit_reuse, page_reuse) = (ReuseTables::of(&units), ReuseTables::of(&pages));
-        curves = Some(CurvesOfRun {
-            units: Curves::with_reuse(&units, &unit_reuse, &budgets, threads),
-            pages: Curves::with_reuse(&pages, &page_reuse, &budgets, threads),
-        });
-        reuse = Some(Reuse {
-            units: unit_reuse.scope(Scope::Run).histogram(),
-            pages: page_reuse.scope(Scope::Run).histogram(),
-        });
-    }
-    let opportunities = (sequence.generated_tokens() > 0 && footprint > 0)
-        .then(|| Opportunities::of(&sequence, &budgets, machine, threads))
+    let question = CacheQuestion {
+        budgets_bytes: props.budgets_bytes.clone(),
+        machine,
+        threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+    };
+    let has_weights = sequence.touched_bytes() > 0;
+    let caches = has_weights
+        .then(|| Caches::of(&sequence, &question))
         .transpose()?;
+    let opportunities = caches
+        .as_ref()
+        .and_then(|caches| caches.opportunities.as_ref());
     Ok(Results {
-        findings: findings(&facts, opportunities.as_ref()),
+        findings: findings(&facts, opportunities),
         facts,
-        reuse,
-        curves,
-        expert_caches: ExpertCaches::of(&RoutingSequence::of(&sequence), None),
-        opportunities,
+        caches,
     })
 }
 
@@ -130,7 +93,7 @@ fn read(run: &Run, options: &Options) -> anyhow::Result<(Facts, Sequence)> {
             // Damaged and partial evaluations are named by the summary; no number
             // rests on them.
             if let Event::Evaluation(evaluation) = event {
-                facts.push(&reader.definitions, &evaluation);
+                facts.push(&reader.definitions, &evaluation)?;
                 sequence.push(&reader.definitions, &evaluation)?;
             }
             bar.set_position(bytes_before + reader.record_bytes());
@@ -145,7 +108,9 @@ fn read(run: &Run, options: &Options) -> anyhow::Result<(Facts, Sequence)> {
 /// What the model's files say, where they are still there and still the same.
 fn model_of(run: &Run) -> facts::Model {
     let described = run.metadata().and_then(|m| m.model.as_ref());
-    let Some(file) = described.and_then(|m| m.files.first()) else { return facts::Model::default() };
+    let Some(file) = described.and_then(|m| m.files.first()) else {
+        return facts::Model::default();
+    };
     match gguf::Model::open(Path::new(&file.path)) {
         Ok(model) if Some(model.len_bytes()) == described.map(|m| m.size_bytes) => (&model).into(),
         _ => facts::Model::default(),
@@ -165,7 +130,12 @@ fn median_token_nanos(sequence: &Sequence) -> u64 {
 
 /// Ceilings that `bench ceilings -o FILE` wrote.
 pub fn read_ceilings(path: &Path) -> anyhow::Result<kernelio::Ceilings> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
-    serde_json::from_str(&text)
-        .with_context(|| format!("{}: not what `tensorscope bench ceilings -o` writes", path.display()))
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("{}: cannot read", path.display()))?;
+    serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{}: not what `tensorscope bench ceilings -o` writes",
+            path.display()
+        )
+    })
 }

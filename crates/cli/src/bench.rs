@@ -106,11 +106,15 @@ fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
     let file = match &args.output {
         None => None,
         Some(path) => Some(
-            std::fs::File::create_new(path).with_context(|| format!("{}: cannot create", path.display()))?,
+            std::fs::File::create_new(path)
+                .with_context(|| format!("{}: cannot create", path.display()))?,
         ),
     };
     let all = std::thread::available_parallelism().unwrap_or(std::num::NonZeroUsize::MIN);
-    let threads = args.threads.and_then(|n| std::num::NonZeroUsize::new(n.into())).unwrap_or(all);
+    let threads = args
+        .threads
+        .and_then(|n| std::num::NonZeroUsize::new(n.into()))
+        .unwrap_or(all);
     let bar = progress::bar(1000, "measuring", "permille");
     let measured = kernelio::measure(&args.model, threads, &mut |progress| {
         bar.set_position(u64::from(progress.done_permille));

@@ -39,7 +39,11 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (a, b) = (open_run(&args.a)?, open_run(&args.b)?);
     let comparison = compare(&facts_of(&a)?, &facts_of(&b)?, models_of(&a, &b));
-    let out = if args.json { serde_json::to_string_pretty(&comparison)? } else { page(&args, &comparison) };
+    let out = if args.json {
+        serde_json::to_string_pretty(&comparison)?
+    } else {
+        page(&args, &comparison)
+    };
     crate::print(&out)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -48,10 +52,17 @@ fn page(args: &Args, comparison: &Comparison) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "A  {}\nB  {}", args.a.display(), args.b.display());
     if comparison.phases.is_empty() {
-        let _ = writeln!(out, "\nthe runs have no phase in common: nothing to compare");
+        let _ = writeln!(
+            out,
+            "\nthe runs have no phase in common: nothing to compare"
+        );
     }
     for phase in &comparison.phases {
-        let _ = writeln!(out, "\n{} ({} tokens in A, {} in B)", phase.phase, phase.a_tokens, phase.b_tokens);
+        let _ = writeln!(
+            out,
+            "\n{} ({} tokens in A, {} in B)",
+            phase.phase, phase.a_tokens, phase.b_tokens
+        );
         let total = std::slice::from_ref(&phase.total);
         let tables = [
             ("", total),
@@ -78,15 +89,28 @@ fn page(args: &Args, comparison: &Comparison) -> String {
 }
 
 fn table(title: &str, changes: &[Change], top: usize) -> comfy_table::Table {
-    let mut table = new_table(&[title, "A bytes", "B bytes", "change", "B/A", "A µs", "B µs", "change", "B/A"], 1);
+    let mut table = new_table(
+        &[
+            title, "A bytes", "B bytes", "change", "B/A", "A µs", "B µs", "change", "B/A",
+        ],
+        1,
+    );
     let ratio = |value: Option<f64>| value.map_or("-".to_owned(), |r| format!("{r:.2}"));
     let bytes = |value: f64| HumanBytes(value.abs() as u64).to_string();
     for change in changes.iter().take(top) {
         table.add_row([
-            if title.is_empty() { "per token".to_owned() } else { change.name.clone() },
+            if title.is_empty() {
+                "per token".to_owned()
+            } else {
+                change.name.clone()
+            },
             bytes(change.a_bytes_per_token),
             bytes(change.b_bytes_per_token),
-            format!("{}{}", if change.bytes_change < 0.0 { "-" } else { "+" }, bytes(change.bytes_change)),
+            format!(
+                "{}{}",
+                if change.bytes_change < 0.0 { "-" } else { "+" },
+                bytes(change.bytes_change)
+            ),
             ratio(change.bytes_ratio),
             format!("{:.1}", change.a_nanos_per_token / 1e3),
             format!("{:.1}", change.b_nanos_per_token / 1e3),

@@ -8,7 +8,9 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use render::{Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows, speedscope, tracker};
+use render::{
+    Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows, speedscope, tracker,
+};
 use rundir::Run;
 
 /// Write a trace for other tools: CSV, JSON lines, Perfetto, flame graphs, speedscope
@@ -103,10 +105,20 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 eprintln!("tensorscope: {damage}");
             }
             // Lost data is an error, never a warning.
-            Ok(if stats.damaged.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+            Ok(if stats.damaged.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(1)
+            })
         }
         // `| head` has seen enough.
-        Err(error) if error.downcast_ref().is_some_and(RenderError::is_closed_pipe) => Ok(ExitCode::SUCCESS),
+        Err(error)
+            if error
+                .downcast_ref()
+                .is_some_and(RenderError::is_closed_pipe) =>
+        {
+            Ok(ExitCode::SUCCESS)
+        }
         Err(error) => Err(error),
     }
 }
@@ -114,9 +126,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match &args.output {
         None => Box::new(io::stdout().lock()),
-        Some(path) => {
-            Box::new(File::create_new(path).with_context(|| format!("{}: cannot create", path.display()))?)
-        }
+        Some(path) => Box::new(
+            File::create_new(path).with_context(|| format!("{}: cannot create", path.display()))?,
+        ),
     });
     let title = title(run);
     let by = match args.by {
@@ -152,9 +164,15 @@ fn tracker_files(args: &Args, run: &Run) -> anyhow::Result<Stats> {
     if !args.heads {
         return Ok(tracker::write(run, tracker::Heads::Together, folder)?);
     }
-    let files = run.metadata().and_then(|m| m.model.as_ref()).map(|m| m.files.as_slice());
+    let files = run
+        .metadata()
+        .and_then(|m| m.model.as_ref())
+        .map(|m| m.files.as_slice());
     let Some(file) = files.and_then(<[_]>::first) else {
-        bail!("{}: the run does not say which model it used; leave out --heads", args.run.display());
+        bail!(
+            "{}: the run does not say which model it used; leave out --heads",
+            args.run.display()
+        );
     };
     let model = gguf::Model::open(Path::new(&file.path)).context("--heads needs the model file")?;
     Ok(tracker::write(run, tracker::Heads::Apart(&model), folder)?)
@@ -169,8 +187,15 @@ fn title(run: &Run) -> String {
 fn eval_range(text: &str) -> Result<std::ops::Range<u64>, String> {
     let wrong = || format!("`{text}` is no range; write for instance 10..20");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
-    let (from, to) = (from.parse().map_err(|_| wrong())?, to.parse().map_err(|_| wrong())?);
-    if from < to { Ok(from..to) } else { Err(wrong()) }
+    let (from, to) = (
+        from.parse().map_err(|_| wrong())?,
+        to.parse().map_err(|_| wrong())?,
+    );
+    if from < to {
+        Ok(from..to)
+    } else {
+        Err(wrong())
+    }
 }
 
 /// Opens a run for any command, and says what it lacks.

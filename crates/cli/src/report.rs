@@ -24,7 +24,7 @@ use crate::{
 #[command(after_help = "\
 Examples:
   tensorscope report RUN
-  tensorscope report RUN --json | jq .analysis.findings
+  tensorscope report RUN --json | jq .findings
   tensorscope bench ceilings -m model.gguf -o ceilings.json
   tensorscope report RUN --memory 2G,4G --ceilings ceilings.json")]
 pub struct Args {
@@ -65,14 +65,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     for damage in &summary.corrupt {
         eprintln!("tensorscope: {damage}");
     }
-    let mut facts = analysis::facts::Options { gap_bytes: args.gap, ..Default::default() };
+    let mut facts = analysis::facts::Options {
+        gap_bytes: args.gap,
+        ..Default::default()
+    };
     facts.thresholds.hot = f64::from(args.hot) / 100.0;
     facts.thresholds.cold = f64::from(args.cold) / 100.0;
-    let props = AnalyseProps { facts, budgets_bytes: args.memory.clone(), ceilings };
+    let props = AnalyseProps {
+        facts,
+        budgets_bytes: args.memory.clone(),
+        ceilings,
+    };
     let results = analyse(&run, &props)?;
     let out = if args.json {
         let mut object = as_json(&run, &summary);
-        object["analysis"] = serde_json::to_value(&results)?;
+        for (key, value) in serde_json::to_value(&results)?
+            .as_object()
+            .into_iter()
+            .flatten()
+        {
+            object[key] = value.clone();
+        }
         serde_json::to_string_pretty(&object)?
     } else {
         page(&run, &summary, &results)

@@ -29,7 +29,11 @@ pub fn size(text: &str) -> Result<u64, String> {
         _ => return Err(wrong()),
     };
     let value = number.parse::<f64>().map_err(|_| wrong())? * scale as f64;
-    if value.is_finite() && (0.0..9e18).contains(&value) { Ok(value as u64) } else { Err(wrong()) }
+    if value.is_finite() && (0.0..9e18).contains(&value) {
+        Ok(value as u64)
+    } else {
+        Err(wrong())
+    }
 }
 
 #[cfg(test)]

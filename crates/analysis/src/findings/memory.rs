@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     facts::Facts,
-    opportunities::{Opportunities, Strategy},
+    opportunities::{BudgetOutlook, Opportunities, Strategy},
 };
 
 pub(super) fn order(facts: &Facts, list: &mut List) {
@@ -14,7 +14,7 @@ pub(super) fn order(facts: &Facts, list: &mut List) {
     if sequential.total.accesses > 0 {
         list.close(
             "order",
-            "sequential",
+            "facts.sequential",
             format!(
                 "{} of the weight bytes are read in file order (within {} of the read before); a run is {} long on average, \
                  the longest {}",
@@ -43,7 +43,7 @@ pub(super) fn order(facts: &Facts, list: &mut List) {
         };
         list.close(
             "order",
-            "determinism",
+            "facts.determinism",
             format!(
                 "what followed last time predicts {} of the accesses to dense weights{experts}",
                 percent(determinism.dense.share())
@@ -88,7 +88,7 @@ pub(super) fn working_set(facts: &Facts, list: &mut List) {
     }
     list.close(
         "weights",
-        "working_set",
+        "facts.working_set",
         format!(
             "distinct bytes of weights touched: {}, {} in the whole run",
             complete.join(", "),
@@ -109,7 +109,7 @@ pub(super) fn kv(facts: &Facts, list: &mut List) {
     }
     list.exact(
         "kv",
-        "traffic.kv_growth",
+        "facts.traffic.kv_growth",
         format!(
             "an evaluation reads {} of KV cache at a context of {} tokens and {} at {}",
             bytes(first.read_bytes),
@@ -167,16 +167,25 @@ pub(super) fn attention(facts: &Facts, list: &mut List) {
     }
     list.exact(
         "attention",
-        "heads",
+        "facts.heads",
         text,
         "SELECT coalesce(role, substr(tensor_name, 1, 7)) AS part, sum(bytes) AS bytes FROM accesses \
          WHERE direction = 'read' AND (component = 'attention' OR kind = 'kv_cache') GROUP BY 1 ORDER BY bytes DESC",
     );
 }
 
-/// The best way at each budget, where it beats what llama.cpp does today.
+/// The best way where it beats what llama.cpp does today, at the budgets nearest to
+/// a quarter, half and three quarters of the weights; a page has no room for all.
 pub(super) fn opportunities(opportunities: &Opportunities, list: &mut List) {
-    for outlook in &opportunities.budgets {
+    let quarters = [1, 2, 3].map(|n| opportunities.footprint_bytes / 4 * n);
+    let budgets = opportunities.budgets.iter().enumerate();
+    let nearest = quarters.map(|wanted| {
+        let distance = |(_, o): &(usize, &BudgetOutlook)| o.budget_bytes.abs_diff(wanted);
+        budgets.clone().min_by_key(distance).map(|(at, _)| at)
+    });
+    let mut shown: Vec<usize> = nearest.into_iter().flatten().collect();
+    shown.dedup();
+    for outlook in shown.into_iter().map(|at| &opportunities.budgets[at]) {
         let of = |wanted: Strategy| outlook.strategies.iter().find(|s| s.strategy == wanted);
         let Some(best) = outlook.best.and_then(of) else {
             continue;
@@ -204,7 +213,7 @@ pub(super) fn opportunities(opportunities: &Opportunities, list: &mut List) {
         };
         list.without_query(
             "opportunities",
-            "opportunities.budgets",
+            "caches.opportunities.budgets",
             format!(
                 "with {} of memory for weights ({} of those used), {way} reads {} per token where the page cache reads {}{speed}",
                 bytes(outlook.budget_bytes),

@@ -2,7 +2,7 @@
 
 use super::{
     List,
-    text::{bytes, count, millis, percent, share},
+    text::{self, bytes, count, percent, share},
 };
 use crate::{
     experts::LayerExperts,
@@ -16,7 +16,7 @@ pub(super) fn doubts(facts: &Facts, list: &mut List) {
     if flagged > 0 {
         list.exact(
             "doubts",
-            "traffic.flagged_evaluations",
+            "facts.traffic.flagged_evaluations",
             format!(
                 "{} had other ticks or indices than the graph predicts; their times cannot be assigned to nodes with certainty",
                 count(flagged, "evaluation")
@@ -55,7 +55,7 @@ pub(super) fn weights(facts: &Facts, list: &mut List) {
     }
     list.exact(
         "weights",
-        "hot.by_component",
+        "facts.hot.by_component",
         text,
         "SELECT component, sum(bytes) AS bytes, 100.0 * sum(bytes) / (SELECT sum(bytes) FROM accesses \
          WHERE kind = 'weight' AND direction = 'read') AS percent FROM accesses \
@@ -74,7 +74,7 @@ pub(super) fn weights(facts: &Facts, list: &mut List) {
         };
         list.close(
             "weights",
-            "hot.never_read_bytes",
+            "facts.hot.never_read_bytes",
             format!(
                 "{} of the weights ({}) were never read in this run{what}",
                 percent(share(hot.never_read_bytes, hot.model_bytes)),
@@ -114,7 +114,7 @@ pub(super) fn tokens(facts: &Facts, list: &mut List) {
         };
         list.exact(
             "tokens",
-            "traffic.per_token",
+            "facts.traffic.per_token",
             format!(
                 "{}: a token touches {} of weights, {} of KV cache and {} of activations ({} in {}{speed})",
                 phase.phase,
@@ -151,8 +151,8 @@ pub(super) fn time(facts: &Facts, list: &mut List) {
         .collect();
     list.exact(
         "time",
-        "traffic.times",
-        format!("of {} in nodes, {}", millis(total as f64), top.join(", ")),
+        "facts.traffic.times",
+        format!("of {} in nodes, {}", text::time(total as f64), top.join(", ")),
         "SELECT op, count(*) AS executions, sum(duration_nanos) AS nanos FROM nodes GROUP BY op ORDER BY nanos DESC",
     );
 }
@@ -172,7 +172,7 @@ pub(super) fn hot_and_cold(facts: &Facts, list: &mut List) {
     // Where every read is of a whole unit, accesses are uses of each byte.
     list.close(
         "hot",
-        "hot.rankings",
+        "facts.hot.rankings",
         format!(
             "the hottest {} of the {} units (weights and expert slices), by use of each byte, are {} of the weights and \
              {} of the bytes read; the coldest {} are {} and {}",
@@ -205,7 +205,7 @@ pub(super) fn experts(facts: &Facts, list: &mut List) {
     if let Some((layer, expert)) = hottest {
         list.exact(
             "experts",
-            "experts.layers",
+            "facts.experts.layers",
             format!(
                 "experts are chosen {}: the entropy is {} of an even choice; the hottest is expert {} of layer {layer}, \
                  chosen {:.1} times as often as the average ({} of {} choices)",
@@ -221,7 +221,7 @@ pub(super) fn experts(facts: &Facts, list: &mut List) {
     }
     list.close(
         "experts",
-        "experts.layers",
+        "facts.experts.layers",
         format!(
             "{} of the experts that an evaluation uses were used by the one before it too",
             percent(mean(&|l| l.repeat_share))
@@ -238,7 +238,7 @@ pub(super) fn experts(facts: &Facts, list: &mut List) {
         let jaccard = of(&|l| l.stability.mean_jaccard);
         list.without_query(
             "experts",
-            "experts.layers.stability",
+            "facts.experts.layers.stability",
             format!(
                 "the hot set of experts {} through the run: hot sets of neighbouring windows share {} of their members, \
                  those of the first and the last {}",
@@ -256,7 +256,7 @@ pub(super) fn experts(facts: &Facts, list: &mut List) {
         let [a, b] = pair.experts;
         list.exact(
             "experts",
-            "experts.layers.pairs",
+            "facts.experts.layers.pairs",
             format!(
                 "experts {a} and {b} of layer {layer} are chosen together for {}, {:.1} times as often as by chance",
                 count(pair.tokens, "token"),
@@ -289,7 +289,7 @@ fn preference(layers: &[&LayerExperts], list: &mut List) {
         };
         list.exact(
             "experts",
-            "experts.layers.experts.prefers",
+            "facts.experts.layers.experts.prefers",
             format!(
                 "expert {expert} of layer {layer} prefers the token {token}: chosen {} of the {} times it came, {:.1} times \
                  as often as for other tokens",

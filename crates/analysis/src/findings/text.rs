@@ -24,11 +24,13 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-pub(super) fn millis(nanos: f64) -> String {
+pub(super) fn time(nanos: f64) -> String {
     if nanos < 1e6 {
         format!("{:.0} µs", nanos / 1e3)
-    } else {
+    } else if nanos < 1e9 {
         format!("{:.1} ms", nanos / 1e6)
+    } else {
+        format!("{:.1} s", nanos / 1e9)
     }
 }
 
@@ -62,7 +64,8 @@ mod tests {
         check(percent(0.635), "63.5 %");
         check(percent(0.99999), "more than 99.9 %");
         check(percent(1.0), "100.0 %");
-        check(millis(1500.0), "2 µs");
-        check(millis(2_500_000.0), "2.5 ms");
+        check(time(1500.0), "2 µs");
+        check(time(2_500_000.0), "2.5 ms");
+        check(time(14e9), "14.0 s");
     }
 }

@@ -255,7 +255,7 @@ fn expert_count(def: &TensorDef, meaning: &Meaning) -> Option<u64> {
         _ if def.ne[1] > 1 => def.ne[1],
         _ => def.ne[0],
     };
-    (count > 0 && def.size_bytes % count == 0 && def.size_bytes > 0).then_some(count)
+    (count > 0 && def.size_bytes.is_multiple_of(count) && def.size_bytes > 0).then_some(count)
 }
 
 /// What an evaluation of one template reads.

@@ -540,7 +540,7 @@ pub fn facts(run: &Run, model: &Model, options: Options) -> Facts {
     let mut accumulator = Accumulator::new(options);
     for stream in &run.streams {
         for evaluation in &stream.evaluations {
-            accumulator.push(&stream.definitions, evaluation);
+            accumulator.push(&stream.definitions, evaluation).unwrap();
         }
         accumulator.end_stream();
     }
