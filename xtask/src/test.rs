@@ -64,10 +64,22 @@ pub fn all() -> Vec<Step> {
             loom,
         ),
         Step::new(
-            "python",
+            "gguf readers",
             "our reader agrees with PyPI's gguf on every tensor of every fixture",
             "the lines above name fixture and tensor; if it is synth that failed, run that command alone",
-            compare_with_python,
+            compare_gguf_readers,
+        ),
+        Step::new(
+            "other tools",
+            "DuckDB, pandas and Spark answer as we do; exports follow their formats; the notebook runs",
+            "the lines above name the query, format or cell; the run is target/tests/moe",
+            compare_other_tools,
+        ),
+        Step::new(
+            "caches",
+            "our cache policies hit as often as PyPI's libcachesim",
+            "the lines above name policy and size",
+            compare_caches,
         ),
         Step::new(
             "examples",
@@ -183,20 +195,62 @@ fn run_tests(house: &House, selection: &[&str]) -> Outcome {
 
 /// Generates the fixtures, then compares both readers on them and on the
 /// built-in models.
-fn compare_with_python(house: &House) -> Outcome {
+fn compare_gguf_readers(house: &House) -> Outcome {
     let fixtures = house.target().join("fixtures");
-    let python = |script: &str| {
-        let mut command = house.command(venv_python(house));
-        command.arg(house.root().join("tests/python").join(script));
-        command.arg(house.tensorscope());
-        command
-    };
-    let mut make = python("make_fixtures.py");
-    make.arg(&fixtures);
+    let mut make = python(house, "make_fixtures.py");
+    make.arg(house.tensorscope()).arg(&fixtures);
     house.run(make)?;
-    let mut check = python("check_gguf.py");
+    let mut check = python(house, "check_gguf.py");
+    check.arg(house.tensorscope());
     check.arg(house.root().join("models")).arg(&fixtures);
     house.run(check)
+}
+
+/// Records a run with experts and reads it with everything that can.
+fn compare_other_tools(house: &House) -> Outcome {
+    let folder = house.target().join("tests");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let run = folder.join("moe");
+    let mut record = house.command(house.tensorscope());
+    record.args([
+        "record",
+        "-m",
+        "models/shakespeare-moe.gguf",
+        "-p",
+        "ROMEO:\n",
+    ]);
+    record.args(["-n", "64", "-o"]).arg(&run);
+    house.run(record)?;
+    for script in ["check_tables.py", "check_exports.py"] {
+        let mut check = python(house, script);
+        check.arg(house.tensorscope()).arg(&run);
+        house.run(check)?;
+    }
+    let mut notebook = python(house, "run_notebook.py");
+    notebook.arg(&run).arg(house.tensorscope());
+    house.run(notebook)
+}
+
+fn compare_caches(house: &House) -> Outcome {
+    let dump = house.target().join("tests/caches.json");
+    let example = house.target().join("release/examples/cache_dump");
+    let mut command = house.command(example);
+    command.args(["20000", "200", "2"]);
+    let output = command.output().map_err(|e| format!("cache_dump: {e}"))?;
+    fs::write(&dump, output.stdout).map_err(|e| format!("{}: {e}", dump.display()))?;
+    let mut check = python(house, "check_cache.py");
+    check.arg(dump);
+    house.run(check)
+}
+
+/// A script of ours in the virtual environment.
+fn python(house: &House, script: &str) -> std::process::Command {
+    let mut command = house.command(venv_python(house));
+    command.arg(house.root().join("tests/python").join(script));
+    command
 }
 
 /// Output folders of llama.cpp's build, one for each time that cargo saw a

@@ -101,7 +101,7 @@ proptest! {
             prop_assert!(!text.ends_with('.') && !text.is_empty());
             prop_assert_eq!(finding.sql.is_none(), finding.sql_answer == Answer::None);
             // The evidence is a place in the results.
-            let results = serde_json::json!({ "facts": facts, "opportunities": opportunities });
+            let results = serde_json::json!({ "facts": facts, "caches": { "opportunities": opportunities } });
             let mut place = &results;
             for part in finding.evidence.split('.') {
                 let inside = match place {

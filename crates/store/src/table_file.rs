@@ -127,7 +127,7 @@ type Chunk = (Bytes, ColumnCloseResult);
 
 fn encode_columns(group: &RowGroup, descriptors: &[ColumnDescPtr]) -> Result<Vec<Chunk>> {
     let next = AtomicUsize::new(0);
-    let work = || {
+    let work = || -> Result<Vec<(usize, Chunk)>> {
         let mut done = Vec::new();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
