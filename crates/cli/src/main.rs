@@ -13,13 +13,11 @@ mod bench;
 mod compare;
 mod engine_args;
 mod export;
-mod ingest;
 mod inspect;
 mod progress;
 mod record;
 mod report;
 mod signals;
-mod sql;
 mod synth;
 mod text;
 
@@ -39,8 +37,6 @@ enum Command {
     Report(report::Args),
     Export(export::Args),
     Compare(compare::Args),
-    Sql(sql::Args),
-    Ingest(ingest::Args),
     Audit(audit::Args),
     Bench(bench::Args),
 }
@@ -54,8 +50,6 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(args),
         Command::Export(args) => export::run(args),
         Command::Compare(args) => compare::run(args),
-        Command::Sql(args) => sql::run(args),
-        Command::Ingest(args) => ingest::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
     };

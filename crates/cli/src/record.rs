@@ -15,7 +15,7 @@ use engine::{
 };
 use indicatif::HumanBytes;
 use rundir::{
-    Ending, Metadata, Run, RunDirectory,
+    Ending, Metadata, RunDirectory,
     error::reason,
     metadata::{Sampling as RunSampling, Settings, Statistics, Versions},
 };
@@ -26,7 +26,7 @@ use trace::{
 };
 
 use self::screen::{Bar, Screen};
-use crate::{engine_args::EngineArgs, ingest::ensure_tables, signals, text::grouped};
+use crate::{engine_args::EngineArgs, signals, text::grouped};
 
 /// Record every tensor access of an inference
 ///
@@ -59,10 +59,6 @@ pub struct Args {
     /// then no longer lies in the file, and the trace says so)
     #[arg(long)]
     repack: bool,
-
-    /// Keep the raw log only; `ingest` and `sql` make the tables later
-    #[arg(long)]
-    no_tables: bool,
 
     /// Print no progress and no closing line
     #[arg(short, long)]
@@ -278,18 +274,6 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
     }
     if let Some(error) = outcome.engine_error {
         return Err(error.into());
-    }
-    // The trace is safe by now: tables that cannot be made are worth a line, and
-    // can be made at any time.
-    if !args.no_tables && lacks.is_empty() {
-        if let Err(error) = Run::open(&path)
-            .map_err(Into::into)
-            .and_then(|run| ensure_tables(&run))
-        {
-            eprintln!(
-                "tensorscope: the trace is complete, but its tables could not be made: {error:#}"
-            );
-        }
     }
     Ok(match outcome.interrupted {
         _ if !lacks.is_empty() => ExitCode::from(1),

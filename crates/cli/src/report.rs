@@ -135,10 +135,6 @@ fn page(run: &Run, summary: &Summary, results: &Results) -> String {
     for finding in &results.findings {
         let _ = writeln!(out, "- {}", finding.text);
         let _ = writeln!(out, "    evidence: {}", finding.evidence);
-        if let Some(sql) = &finding.sql {
-            let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
-            let _ = writeln!(out, "    query: {sql}");
-        }
     }
     let total: u64 = summary.by_kind.values().map(|t| t.bytes).sum();
     let share = |bytes: u64| format!("{:.1}", bytes as f64 * 100.0 / total.max(1) as f64);
