@@ -26,6 +26,10 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("crates/cli/src/signals.rs", "catches Ctrl-C"),
     ("crates/cli/src/synth.rs", "asks for free disk space"),
     (
+        "crates/analysis/examples/curves_rate.rs",
+        "asks the kernel what this process used",
+    ),
+    (
         "crates/gguf/examples/inspect_bar.rs",
         "asks the kernel what a child process used",
     ),

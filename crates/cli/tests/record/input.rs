@@ -102,7 +102,7 @@ fn bad_prompts_are_refused() {
     );
     check(
         &["-p", "x", "-n", "300", "-c", "256"],
-        &["300 more are wanted", "--ctx 302"],
+        &["300 more are wanted", "--ctx-size 302"],
     );
 }
 
