@@ -5,7 +5,7 @@
 //!    marks the page and lets it through.
 //! 2. With [`Grain::Node`] the same happens before each node; the engine then
 //!    uses one thread, because only then does a tick separate two nodes.
-//! 3. Afterwards the log is read back like any other ([`compare`]), and the pages
+//! 3. Afterwards the log is read back like any other ([`mod@compare`]), and the pages
 //!    that it claims are held against the pages that were really touched.
 //!
 //! The handler is a signal handler: it sets a bit and changes the protection of
