@@ -219,7 +219,7 @@ fn a_missing_file_a_directory_and_a_missing_part_are_named() {
     let dir = Dir::new();
     assert_eq!(
         dir.refusal(&["none.gguf"]),
-        "tensorscope: none.gguf: byte 0: cannot open: No such file or directory (os error 2)"
+        "tensorscope: none.gguf: byte 0: cannot open: no such file or directory"
     );
     assert_eq!(
         dir.refusal(&["."]),

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused: check the path and its permissions.
-    #[error("{}: byte {offset}: {doing}: {cause}", path.display())]
+    #[error("{}: byte {offset}: {doing}: {}", path.display(), reason(cause))]
     Io {
         path: PathBuf,
         offset: u64,
@@ -83,5 +83,39 @@ pub(crate) fn quoted(name: &str) -> String {
     match name.char_indices().nth(SHOWN_CHARS) {
         Some((cut, _)) => format!("{:?}… ({} bytes)", &name[..cut], name.len()),
         None => format!("{name:?}"),
+    }
+}
+
+/// Why the system refused, as it reads in the middle of a line:
+/// `no space left on device`.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = match text.split_once(" (os error") {
+        Some((before, _)) => before,
+        None => &text,
+    };
+    let mut chars = text.chars();
+    match chars.next() {
+        // "I/O error" and other abbreviations keep their capitals.
+        Some(first) if chars.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_read_as_part_of_a_line() {
+        let check = |errno, expect: &str| {
+            assert_eq!(reason(&io::Error::from_raw_os_error(errno)), expect);
+        };
+        check(28, "no space left on device");
+        check(30, "read-only file system");
+        check(13, "permission denied");
+        assert_eq!(reason(&io::Error::other("I/O error")), "I/O error");
     }
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use crate::metadata::VERSION;
 
+pub use gguf::error::reason;
+
 /// Variants differ by what the caller, or the user, can do.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -50,39 +52,5 @@ impl RunError {
             version,
             known: VERSION,
         }
-    }
-}
-
-/// Why the system refused, as it reads in the middle of a line:
-/// `no space left on device`.
-pub fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = match text.split_once(" (os error") {
-        Some((before, _)) => before,
-        None => &text,
-    };
-    let mut chars = text.chars();
-    match chars.next() {
-        // "I/O error" and other abbreviations keep their capitals.
-        Some(first) if chars.clone().next().is_some_and(char::is_lowercase) => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_read_as_part_of_a_line() {
-        let check = |errno, expect: &str| {
-            assert_eq!(reason(&io::Error::from_raw_os_error(errno)), expect);
-        };
-        check(28, "no space left on device");
-        check(30, "read-only file system");
-        check(13, "permission denied");
-        assert_eq!(reason(&io::Error::other("I/O error")), "I/O error");
     }
 }
