@@ -62,9 +62,10 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
     })
 }
 
-/// The facts alone, for a comparison.
-pub fn facts_of(run: &Run) -> anyhow::Result<Facts> {
-    Ok(read(run, &Options::default())?.0)
+/// The facts alone, for a comparison, and from how many evaluations they are.
+pub fn facts_of(run: &Run) -> anyhow::Result<(Facts, u64)> {
+    let (facts, sequence) = read(run, &Options::default())?;
+    Ok((facts, sequence.evals.len() as u64))
 }
 
 /// Two runs are of one model when layers, heads and experts are the same,

@@ -105,10 +105,7 @@ fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
     // Before the measurement: a bad path must not cost eight seconds.
     let file = match &args.output {
         None => None,
-        Some(path) => Some(
-            std::fs::File::create_new(path)
-                .with_context(|| format!("{}: cannot create", path.display()))?,
-        ),
+        Some(path) => Some(crate::export::create_new(path)?),
     };
     let all = std::thread::available_parallelism().unwrap_or(std::num::NonZeroUsize::MIN);
     let threads = args

@@ -7,7 +7,7 @@ use indicatif::HumanBytes;
 
 use crate::{
     analyse::{facts_of, models_of},
-    export::open_run,
+    export::{open_run, says_what_is_missing},
     report::new_table,
 };
 
@@ -38,14 +38,24 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let (a, b) = (open_run(&args.a)?, open_run(&args.b)?);
-    let comparison = compare(&facts_of(&a)?, &facts_of(&b)?, models_of(&a, &b));
+    let ((facts_a, read_a), (facts_b, read_b)) = (facts_of(&a)?, facts_of(&b)?);
+    let comparison = compare(&facts_a, &facts_b, models_of(&a, &b));
     let out = if args.json {
         serde_json::to_string_pretty(&comparison)?
     } else {
         page(&args, &comparison)
     };
     crate::print(&out)?;
-    Ok(ExitCode::SUCCESS)
+    // Both, so that both are named.
+    let missing = [
+        says_what_is_missing(&a, read_a),
+        says_what_is_missing(&b, read_b),
+    ];
+    Ok(if missing == [false, false] {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
 }
 
 fn page(args: &Args, comparison: &Comparison) -> String {

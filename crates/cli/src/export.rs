@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use render::{
     Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows, speedscope, tracker,
 };
-use rundir::Run;
+use rundir::{Run, error::reason};
 
 /// Write a trace for other tools: CSV, JSON lines, Perfetto, flame graphs, speedscope
 ///
@@ -104,8 +104,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             for damage in &stats.damaged {
                 eprintln!("tensorscope: {damage}");
             }
+            // Asked for a part, a run may well have more.
+            let whole = args.evals.is_none();
+            let is_missing = whole && says_what_is_missing(&run, stats.evaluations);
             // Lost data is an error, never a warning.
-            Ok(if stats.damaged.is_empty() {
+            Ok(if stats.damaged.is_empty() && !is_missing {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::from(1)
@@ -126,9 +129,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
     let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match &args.output {
         None => Box::new(io::stdout().lock()),
-        Some(path) => Box::new(
-            File::create_new(path).with_context(|| format!("{}: cannot create", path.display()))?,
-        ),
+        Some(path) => Box::new(create_new(path)?),
     });
     let title = title(run);
     let by = match args.by {
@@ -205,4 +206,19 @@ pub fn open_run(path: &Path) -> anyhow::Result<Run> {
         eprintln!("tensorscope: {}: {warning}", path.display());
     }
     Ok(run)
+}
+
+/// Says so when the log holds fewer evaluations than were recorded.
+pub fn says_what_is_missing(run: &Run, evaluations: u64) -> bool {
+    let missing = run.missing_from_log(evaluations);
+    if let Some(missing) = &missing {
+        eprintln!("tensorscope: {}: {missing}", run.path().display());
+    }
+    missing.is_some()
+}
+
+/// Creates an output file, which must not exist.
+pub fn create_new(path: &Path) -> anyhow::Result<File> {
+    File::create_new(path)
+        .map_err(|error| anyhow::anyhow!("{}: cannot create: {}", path.display(), reason(&error)))
 }

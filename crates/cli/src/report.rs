@@ -14,7 +14,7 @@ use trace::{
 
 use crate::{
     analyse::{AnalyseProps, Results, analyse, read_ceilings},
-    export::open_run,
+    export::{open_run, says_what_is_missing},
     progress,
     text::grouped,
 };
@@ -91,7 +91,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         page(&run, &summary, &results)
     };
     crate::print(&out)?;
-    Ok(if summary.corrupt.is_empty() {
+    let is_missing = says_what_is_missing(&run, summary.evaluations);
+    // Lost data is an error, never a warning.
+    Ok(if summary.corrupt.is_empty() && !is_missing {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(1)

@@ -204,6 +204,16 @@ impl Run {
         (!clauses.is_empty()).then(|| clauses.join("; "))
     }
 
+    /// What a reader that found `evaluations` in the log did not find: a copy that
+    /// was cut short, or damage. `None` when all is there, or more is to come.
+    pub fn missing_from_log(&self, evaluations: u64) -> Option<String> {
+        let recorded = self.status.as_ref()?.evals_committed;
+        let is_growing = matches!(self.condition, Condition::Recording { .. });
+        (recorded > evaluations && !is_growing).then(|| {
+            format!("the log holds {evaluations} of the {recorded} evaluations that were recorded; the rest is cut off or damaged")
+        })
+    }
+
     /// Names of the model's tensors in file order.
     pub fn tensor_names(&self) -> Result<Vec<String>, RunError> {
         let path = self.path.join(TENSOR_NAMES);
