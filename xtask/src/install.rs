@@ -63,6 +63,13 @@ const NEEDS: &[Need] = &[
         needed_for: For::Tests,
         is_met: |house| python(house).is_some(),
     },
+    Need {
+        what: "a Java runtime",
+        why: "Spark is one of the readers that our tables are compared with",
+        packages: &["default-jre-headless"],
+        needed_for: For::Tests,
+        is_met: |house| answers(house, "java"),
+    },
 ];
 
 /// Installs what is missing, saying what and why.

@@ -71,8 +71,8 @@ pub fn all() -> Vec<Step> {
         ),
         Step::new(
             "other tools",
-            "exports of a run follow the formats of the tools that read them",
-            "the lines above name format and rule; the run is target/tests/moe",
+            "DuckDB, pandas and Spark answer as we do; exports follow their formats; the notebook runs",
+            "the lines above name the query, format or cell; the run is target/tests/moe",
             compare_other_tools,
         ),
         Step::new(
@@ -224,9 +224,14 @@ fn compare_other_tools(house: &House) -> Outcome {
     ]);
     record.args(["-n", "64", "-o"]).arg(&run);
     house.run(record)?;
-    let mut check = python(house, "check_exports.py");
-    check.arg(house.tensorscope()).arg(&run);
-    house.run(check)
+    for script in ["check_tables.py", "check_exports.py"] {
+        let mut check = python(house, script);
+        check.arg(house.tensorscope()).arg(&run);
+        house.run(check)?;
+    }
+    let mut notebook = python(house, "run_notebook.py");
+    notebook.arg(&run).arg(house.tensorscope());
+    house.run(notebook)
 }
 
 fn compare_caches(house: &House) -> Outcome {

@@ -13,7 +13,7 @@
 
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     error::AnalysisError,
@@ -27,7 +27,7 @@ pub const PAGE_BYTES: u64 = 4096;
 const MOST_ACCESSES: u64 = u32::MAX as u64 - 1;
 
 /// What a cache holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
     Unit,
@@ -35,7 +35,7 @@ pub enum Granularity {
 }
 
 /// Which accesses are counted. The cache always sees all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// The whole run.
@@ -77,7 +77,7 @@ pub struct CacheTrace<'s> {
 }
 
 /// Touches (units or pages) and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     pub accesses: u64,
     pub bytes: u64,
@@ -91,7 +91,7 @@ impl Count {
 }
 
 /// A count over the whole run and over its generating part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub run: Count,
     pub generate: Count,

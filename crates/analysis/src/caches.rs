@@ -2,14 +2,14 @@
 
 use std::num::NonZeroUsize;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     cache_trace::CacheTrace,
     curves::{Curves, even_budgets},
     error::AnalysisError,
     experts_cache::{ExpertCaches, RoutingSequence},
-    opportunities::{Machine, Opportunities},
+    opportunities::{Machine, Opportunities, Parts},
     reuse::{ReuseHistogram, ReuseTables},
     sequence::Sequence,
 };
@@ -28,7 +28,7 @@ pub struct CacheQuestion {
 }
 
 /// All results; the field names are the keys of `report --json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Caches {
     pub unit: Granular,
     pub page: Granular,
@@ -39,7 +39,7 @@ pub struct Caches {
 }
 
 /// Reuse and curves at one granularity.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Granular {
     pub reuse: ReuseHistogram,
     pub reuse_generate: ReuseHistogram,
@@ -59,22 +59,24 @@ impl Caches {
             ),
             given => given.to_vec(),
         };
-        let granular = |trace: &CacheTrace| {
-            let reuse = ReuseTables::of(trace);
-            Granular {
-                reuse: reuse.run.histogram(),
-                reuse_generate: reuse.generate.histogram(),
-                curves: Curves::with_reuse(trace, &reuse, &budgets, question.threads),
-            }
+        let granular = |trace: &CacheTrace, reuse: &ReuseTables| Granular {
+            reuse: reuse.run.histogram(),
+            reuse_generate: reuse.generate.histogram(),
+            curves: Curves::with_reuse(trace, reuse, &budgets, question.threads),
         };
-        let unit = granular(&units);
-        let page = granular(&pages);
+        let unit = granular(&units, &ReuseTables::of(&units));
+        let page_reuse = ReuseTables::of(&pages);
+        let page = granular(&pages, &page_reuse);
         drop(pages);
-        let opportunities =
-            match Opportunities::of(sequence, &budgets, question.machine, question.threads) {
-                Err(AnalysisError::NoGeneratedToken) => None,
-                outlook => Some(outlook?),
-            };
+        let parts = Parts {
+            units: &units,
+            page_reuse: &page_reuse,
+            page_curves: &page.curves,
+        };
+        let opportunities = match Opportunities::from_parts(sequence, &parts, question.machine) {
+            Err(AnalysisError::NoGeneratedToken) => None,
+            outlook => Some(outlook?),
+        };
         Ok(Caches {
             unit,
             page,

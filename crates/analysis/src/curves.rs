@@ -13,7 +13,7 @@
 
 use std::num::NonZeroUsize;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     belady::{self, Admission, NextUses},
@@ -89,7 +89,7 @@ impl LruCurve {
 }
 
 /// The three curves of a trace.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Curves {
     pub granularity: Granularity,
     /// All accesses, hit or missed.
@@ -102,7 +102,7 @@ pub struct Curves {
 }
 
 /// Misses at one budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CurvePoint {
     pub budget_bytes: u64,
     pub lru: Counts,

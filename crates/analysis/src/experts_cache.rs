@@ -18,7 +18,7 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use gguf::Kind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     belady::{self, Admission, NextUses},
@@ -43,7 +43,7 @@ pub struct RoutingSequence {
     pub generate: Vec<Range<usize>>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoutedLayer {
     pub layer: u32,
     pub experts: u32,
@@ -154,7 +154,7 @@ impl RoutingSequence {
 }
 
 /// Hit rates at several sizes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExpertCaches {
     pub layers: Vec<RoutedLayer>,
     /// Uses of an expert, counted in each scope.
@@ -164,7 +164,7 @@ pub struct ExpertCaches {
     pub points: Vec<ExpertCachePoint>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpertCachePoint {
     pub slots_per_layer: u32,
     pub slots: u64,
@@ -174,7 +174,7 @@ pub struct ExpertCachePoint {
     pub per_layer: PolicyHits,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyHits {
     pub lru: Hits,
     pub lfu: Hits,
@@ -182,7 +182,7 @@ pub struct PolicyHits {
     pub belady: Hits,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hits {
     pub run: u64,
     pub generate: u64,

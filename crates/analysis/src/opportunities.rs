@@ -10,12 +10,11 @@ mod verdict;
 
 use std::num::NonZeroUsize;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
-    belady::{self, Admission, NextUses},
-    cache_trace::{CacheTrace, Count, Granularity, Scope},
-    curves::LruCurve,
+    cache_trace::{CacheTrace, Count, Scope},
+    curves::{Curves, LruCurve},
     error::AnalysisError,
     pins::PinChoice,
     reuse::ReuseTables,
@@ -28,7 +27,7 @@ pub use verdict::{Help, Verdict};
 pub const RING_UNITS: u64 = 3;
 
 /// What the machine can do, as `tensorscope bench ceilings` measures it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     pub disk_bytes_per_second: u64,
     pub memory_bytes_per_second: u64,
@@ -37,7 +36,7 @@ pub struct Machine {
 }
 
 /// A way of using a budget of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// What llama.cpp does today: map the file and let the page cache do it (LRU).
@@ -51,7 +50,7 @@ pub enum Strategy {
 }
 
 /// The outlook at several budgets.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Opportunities {
     pub generated_tokens: u64,
     /// Bytes of all weights that the run used.
@@ -65,7 +64,7 @@ pub struct Opportunities {
     pub budgets: Vec<BudgetOutlook>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BudgetOutlook {
     pub budget_bytes: u64,
     /// Belady's optimum over pages: no policy reads less.
@@ -76,7 +75,7 @@ pub struct BudgetOutlook {
     pub best: Option<Strategy>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StrategyOutlook {
     pub strategy: Strategy,
     /// `None` where the strategy does not apply or does not fit.
@@ -90,6 +89,14 @@ pub struct StrategyOutlook {
     pub verdict: Verdict,
 }
 
+/// What the curves have computed already; the costly part of an outlook.
+pub struct Parts<'a> {
+    pub units: &'a CacheTrace<'a>,
+    pub page_reuse: &'a ReuseTables,
+    /// At page granularity, with a point for each budget.
+    pub page_curves: &'a Curves,
+}
+
 impl Opportunities {
     pub fn of(
         sequence: &Sequence,
@@ -97,14 +104,30 @@ impl Opportunities {
         machine: Option<Machine>,
         threads: NonZeroUsize,
     ) -> Result<Opportunities, AnalysisError> {
+        let pages = CacheTrace::pages(sequence)?;
+        let page_reuse = ReuseTables::of(&pages);
+        let parts = Parts {
+            units: &CacheTrace::units(sequence),
+            page_reuse: &page_reuse,
+            page_curves: &Curves::with_reuse(&pages, &page_reuse, budgets, threads),
+        };
+        Opportunities::from_parts(sequence, &parts, machine)
+    }
+
+    /// The same, at the budgets of curves that are there already.
+    pub fn from_parts(
+        sequence: &Sequence,
+        parts: &Parts,
+        machine: Option<Machine>,
+    ) -> Result<Opportunities, AnalysisError> {
         if let Some(machine) = &machine {
             machine.check()?;
         }
-        let world = World::of(sequence)?;
-        let least = world.least_misses(budgets, threads);
-        let outlooks = budgets.iter().zip(least);
-        let budgets = outlooks.map(|(&budget, least)| world.outlook(budget, least, machine));
-        let budgets = budgets.collect();
+        let world = World::of(sequence, parts)?;
+        let points = parts.page_curves.points.iter();
+        let budgets = points
+            .map(|point| world.outlook(point.budget_bytes, point.belady.generate.bytes, machine))
+            .collect();
         Ok(Opportunities {
             generated_tokens: world.tokens,
             footprint_bytes: world.footprint_bytes,
@@ -163,7 +186,6 @@ struct Reads {
 struct World<'s> {
     sequence: &'s Sequence,
     tokens: u64,
-    pages: CacheTrace<'static>,
     page_lru: LruCurve,
     cold_page_bytes: u64,
     pins: PinChoice,
@@ -177,20 +199,18 @@ struct World<'s> {
 }
 
 impl<'s> World<'s> {
-    fn of(sequence: &'s Sequence) -> Result<World<'s>, AnalysisError> {
+    fn of(sequence: &'s Sequence, parts: &Parts) -> Result<World<'s>, AnalysisError> {
         let tokens = sequence.generated_tokens();
         if tokens == 0 {
             return Err(AnalysisError::NoGeneratedToken);
         }
-        let pages = CacheTrace::pages(sequence)?;
-        let page_reuse = ReuseTables::of(&pages);
-        let units = CacheTrace::units(sequence);
+        let (units, page_reuse) = (parts.units, parts.page_reuse);
         let mut item_is_expert = vec![false; units.item_bytes.len()];
         for (piece, reference) in sequence.pieces.iter().zip(&units.references) {
             item_is_expert[reference.item as usize] =
                 is_expert(&sequence.units[piece.unit as usize]);
         }
-        let pins = PinChoice::of(&units);
+        let pins = PinChoice::of(units);
         let experts = CacheTrace::units_where(sequence, is_expert);
         let reads = |wanted: Option<bool>| -> u64 {
             let items = pins.items().iter();
@@ -205,7 +225,6 @@ impl<'s> World<'s> {
             tokens,
             page_lru: LruCurve::of(&page_reuse.generate),
             cold_page_bytes: page_reuse.generate.cold.bytes,
-            pages,
             expert_lru: LruCurve::of(&ReuseTables::of(&experts).generate),
             footprint_bytes: units.footprint_bytes(),
             expert_bytes: experts.footprint_bytes(),
@@ -219,26 +238,6 @@ impl<'s> World<'s> {
 
     fn per_token(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.tokens)
-    }
-
-    fn least_misses(&self, budgets: &[u64], threads: NonZeroUsize) -> Vec<u64> {
-        debug_assert_eq!(self.pages.granularity, Granularity::Page);
-        let next_uses = NextUses::of(&self.pages);
-        let mut least = vec![0; budgets.len()];
-        let share = budgets.len().div_ceil(threads.get()).max(1);
-        std::thread::scope(|scope| {
-            for (budgets, least) in budgets.chunks(share).zip(least.chunks_mut(share)) {
-                let next_uses = &next_uses;
-                scope.spawn(move || {
-                    for (&budget, least) in budgets.iter().zip(least) {
-                        let admission = Admission::Bypass;
-                        let misses = belady::misses(&self.pages, next_uses, budget, admission);
-                        *least = misses.generate.bytes;
-                    }
-                });
-            }
-        });
-        least
     }
 
     fn outlook(&self, budget: u64, least: u64, machine: Option<Machine>) -> BudgetOutlook {

@@ -9,7 +9,7 @@
 
 use std::cmp::Ordering;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cache_trace::{CacheTrace, Count, Counts, Granularity, PAGE_BYTES, Scope, Use};
 
@@ -34,7 +34,7 @@ pub struct PinChoice {
 }
 
 /// Pinned items, and what is then still read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinSet {
     /// Items that are pinned whole, ascending.
     pub items: Vec<u32>,

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cache_trace::{CacheTrace, Count, Counts, Scope, Use};
 
@@ -122,7 +122,7 @@ impl ReuseTables {
 }
 
 /// A histogram for people and for `--json`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReuseHistogram {
     /// First uses: no distance.
     pub cold: Count,
@@ -135,7 +135,7 @@ pub struct ReuseHistogram {
 }
 
 /// Distances from `from_bytes` to below `to_bytes`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReuseBucket {
     pub from_bytes: u64,
     pub to_bytes: u64,
@@ -143,7 +143,7 @@ pub struct ReuseBucket {
     pub bytes: u64,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReuseQuantile {
     pub share: f64,
     pub distance_bytes: u64,

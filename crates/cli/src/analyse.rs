@@ -12,13 +12,13 @@ use analysis::{
 };
 use anyhow::Context as _;
 use rundir::Run;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trace::read::{Event, StreamReader, streams};
 
 use crate::progress;
 
 /// Everything that `report --json` prints about a run besides its sums.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 pub struct Results {
     pub findings: Vec<Finding>,
     pub facts: Facts,
@@ -26,13 +26,73 @@ pub struct Results {
     pub caches: Option<Caches>,
 }
 
+/// File in a run directory that keeps the answers to [`AnalyseProps::default`].
+const KEPT_FILE: &str = "analysis.json";
+
+/// The results of a run, as `record` leaves them for every later `report` and `view`:
+/// exact curves of 10⁸ accesses take a minute.
+#[derive(Serialize, Deserialize)]
+struct Kept<R> {
+    /// Of the program; another one may define a number differently.
+    version: String,
+    /// What they were made from.
+    log_bytes: u64,
+    results: R,
+}
+
 /// What a user may set.
+#[derive(Default)]
 pub struct AnalyseProps {
     pub facts: Options,
     /// Budgets of memory; none for even steps up to the bytes that the run used.
     pub budgets_bytes: Vec<u64>,
     /// Disk and memory as `bench ceilings` measured them.
     pub ceilings: Option<kernelio::Ceilings>,
+}
+
+impl AnalyseProps {
+    pub fn is_default(&self) -> bool {
+        self.facts == Options::default()
+            && self.budgets_bytes.is_empty()
+            && self.ceilings.is_none()
+    }
+}
+
+/// The answers to the default question: those that were kept, or computed now and kept.
+pub fn results(run: &Run) -> anyhow::Result<Results> {
+    if let Some(results) = kept(run) {
+        return Ok(results);
+    }
+    let results = analyse(run, &AnalyseProps::default())?;
+    // A run on a disk that cannot be written to is analysed each time.
+    let _ = keep(run, &results);
+    Ok(results)
+}
+
+fn kept(run: &Run) -> Option<Results> {
+    let text = std::fs::read(run.path().join(KEPT_FILE)).ok()?;
+    let kept: Kept<Results> = serde_json::from_slice(&text).ok()?;
+    let is_current =
+        kept.version == env!("CARGO_PKG_VERSION") && kept.log_bytes == run.log_bytes();
+    is_current.then_some(kept.results)
+}
+
+/// In one step, so that a reader finds all of it or nothing.
+fn keep(run: &Run, results: &Results) -> anyhow::Result<()> {
+    let kept = Kept {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        log_bytes: run.log_bytes(),
+        results,
+    };
+    let scratch = run
+        .path()
+        .join(format!(".{KEPT_FILE}-{}", std::process::id()));
+    let written = std::fs::write(&scratch, serde_json::to_vec(&kept)?)
+        .and_then(|()| std::fs::rename(&scratch, run.path().join(KEPT_FILE)));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&scratch);
+    }
+    Ok(written?)
 }
 
 /// Reads the log once and runs every analysis.

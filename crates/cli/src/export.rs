@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Write},
+    io::{self, BufWriter, IsTerminal as _, Write},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,9 +13,11 @@ use render::{
 };
 use rundir::{Run, error::reason};
 
-/// Write a trace for other tools: CSV, JSON lines, Perfetto, flame graphs, speedscope
+use crate::ingest::ensure_tables;
+
+/// Write a trace for other tools: CSV, JSON lines, Parquet, Perfetto, flame graphs, speedscope
 ///
-/// Rows (csv, json) are those of one table: tensors, evals, tokens, nodes, accesses or
+/// Rows (csv, json, parquet) are those of one table: tensors, evals, tokens, nodes, accesses or
 /// routing. An access with several byte ranges has its first one in tensor_offset, the sum
 /// in bytes, and how they repeat in runs, run_bytes and strides. docs/exports.md describes
 /// every format.
@@ -24,6 +26,7 @@ use rundir::{Run, error::reason};
 Examples:
   tensorscope export RUN --table accesses > accesses.csv
   tensorscope export RUN --table routing --to json -o routing.jsonl
+  tensorscope export RUN --table nodes --to parquet -o nodes.parquet
   tensorscope export RUN --to perfetto -o trace.json           # open in ui.perfetto.dev
   tensorscope export RUN --to flamegraph --by bytes -o bytes.svg
   tensorscope export RUN --to folded --by time | inferno-flamegraph > time.svg
@@ -36,7 +39,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Format::Csv)]
     to: Format,
 
-    /// Which rows (csv and json)
+    /// Which rows (csv, json and parquet)
     #[arg(long, value_enum, default_value_t = Table::Accesses)]
     table: Table,
 
@@ -62,6 +65,7 @@ enum Format {
     Csv,
     /// One object a line
     Json,
+    Parquet,
     /// Chrome's JSON trace events, for ui.perfetto.dev
     Perfetto,
     /// phase;layer;component;op;tensor COUNT
@@ -91,6 +95,9 @@ enum By {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run = open_run(&args.run)?;
+    if args.to == Format::Parquet {
+        return parquet(&args, &run);
+    }
     let mut log = Log::new(&run.log_directory());
     if let Some(evals) = args.evals.clone() {
         log = log.with_evals(evals);
@@ -151,8 +158,60 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
         Format::Folded => folded::write(log, by, &mut out),
         Format::Flamegraph => flamegraph::write(log, by, &flamegraph::Options { title }, &mut out),
         Format::Speedscope => speedscope::write(log, by, &speedscope::Options { title }, &mut out),
-        Format::Tracker => unreachable!("written by tracker_files"),
+        Format::Parquet | Format::Tracker => unreachable!("written by a function of its own"),
     }?)
+}
+
+/// The table as it is, or the part of it that was asked for.
+fn parquet(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
+    let mut out: Box<dyn Write + Send> = match &args.output {
+        Some(path) => Box::new(create_new(path)?),
+        None if io::stdout().is_terminal() => {
+            bail!("Parquet is not for a terminal; give a file with `-o FILE`")
+        }
+        None => Box::new(io::stdout()),
+    };
+    let written = parquet_into(args, run, &mut out);
+    if let (Err(_), Some(path)) = (&written, &args.output) {
+        // Half a table is none, and the same command can be given again.
+        let _ = std::fs::remove_file(path);
+    }
+    written
+}
+
+fn parquet_into(
+    args: &Args,
+    run: &Run,
+    out: &mut (dyn Write + Send),
+) -> anyhow::Result<ExitCode> {
+    ensure_tables(run)?;
+    let table = match args.table {
+        Table::Tensors => "tensors",
+        Table::Evals => "evals",
+        Table::Tokens => "tokens",
+        Table::Nodes => "nodes",
+        Table::Accesses => "accesses",
+        Table::Routing => "routing",
+    };
+    match &args.evals {
+        Some(_) if matches!(args.table, Table::Tensors) => {
+            bail!("--evals does not go with --table tensors: tensors belong to no evaluation")
+        }
+        Some(evals) => {
+            let (from, to) = (evals.start, evals.end);
+            let sql = format!("SELECT * FROM {table} WHERE eval >= {from} AND eval < {to}");
+            let session = store::Session::open(&[run.path()])?;
+            store::write_query(&session, &sql, store::Format::Parquet, out)?;
+        }
+        None => {
+            let path = store::table_path(run.path(), table);
+            let mut file = File::open(&path)
+                .map_err(|e| anyhow::anyhow!("{}: cannot open: {}", path.display(), reason(&e)))?;
+            io::copy(&mut file, out)?;
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn tracker_files(args: &Args, run: &Run) -> anyhow::Result<Stats> {

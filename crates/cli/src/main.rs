@@ -13,13 +13,16 @@ mod bench;
 mod compare;
 mod engine_args;
 mod export;
+mod ingest;
 mod inspect;
 mod progress;
 mod record;
 mod report;
 mod signals;
+mod sql;
 mod synth;
 mod text;
+mod view;
 
 /// See, explain and fix what large language models do to memory.
 #[derive(Parser)]
@@ -37,6 +40,9 @@ enum Command {
     Report(report::Args),
     Export(export::Args),
     Compare(compare::Args),
+    View(view::Args),
+    Sql(sql::Args),
+    Ingest(ingest::Args),
     Audit(audit::Args),
     Bench(bench::Args),
 }
@@ -50,6 +56,9 @@ fn main() -> ExitCode {
         Command::Report(args) => report::run(args),
         Command::Export(args) => export::run(args),
         Command::Compare(args) => compare::run(args),
+        Command::View(args) => view::run(args),
+        Command::Sql(args) => sql::run(args),
+        Command::Ingest(args) => ingest::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
     };

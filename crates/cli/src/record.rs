@@ -15,7 +15,7 @@ use engine::{
 };
 use indicatif::HumanBytes;
 use rundir::{
-    Ending, Metadata, RunDirectory,
+    Ending, Metadata, Run, RunDirectory,
     error::reason,
     metadata::{Sampling as RunSampling, Settings, Statistics, Versions},
 };
@@ -26,7 +26,7 @@ use trace::{
 };
 
 use self::screen::{Bar, Screen};
-use crate::{engine_args::EngineArgs, signals, text::grouped};
+use crate::{engine_args::EngineArgs, ingest::prepare, signals, text::grouped};
 
 /// Record every tensor access of an inference
 ///
@@ -59,6 +59,10 @@ pub struct Args {
     /// then no longer lies in the file, and the trace says so)
     #[arg(long)]
     repack: bool,
+
+    /// Keep the raw log only: `sql`, `report` and `view` prepare what they need later
+    #[arg(long)]
+    no_tables: bool,
 
     /// Print no progress and no closing line
     #[arg(short, long)]
@@ -269,6 +273,19 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
         for (op, steps) in &summary.unknown_ops() {
             eprintln!(
                 "tensorscope: op {op} is unknown to the op table; {steps} executions are recorded as whole views"
+            );
+        }
+    }
+    // The trace is safe by now: tables that cannot be made are worth a line, and
+    // can be made at any time.
+    if !args.no_tables && lacks.is_empty() {
+        signals::release();
+        let made = Run::open(&path)
+            .map_err(Into::into)
+            .and_then(|run| prepare(&run));
+        if let Err(error) = made {
+            eprintln!(
+                "tensorscope: the trace is complete, but its tables could not be made: {error:#}"
             );
         }
     }

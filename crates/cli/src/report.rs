@@ -13,7 +13,7 @@ use trace::{
 };
 
 use crate::{
-    analyse::{AnalyseProps, Results, analyse, read_ceilings},
+    analyse::{AnalyseProps, Results, analyse, read_ceilings, results},
     export::{open_run, says_what_is_missing},
     progress,
     text::grouped,
@@ -76,7 +76,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         budgets_bytes: args.memory.clone(),
         ceilings,
     };
-    let results = analyse(&run, &props)?;
+    let results = match props.is_default() {
+        true => results(&run)?,
+        false => analyse(&run, &props)?,
+    };
     let out = if args.json {
         let mut object = as_json(&run, &summary);
         for (key, value) in serde_json::to_value(&results)?
@@ -137,6 +140,10 @@ fn page(run: &Run, summary: &Summary, results: &Results) -> String {
     for finding in &results.findings {
         let _ = writeln!(out, "- {}", finding.text);
         let _ = writeln!(out, "    evidence: {}", finding.evidence);
+        if let Some(sql) = &finding.sql {
+            let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
+            let _ = writeln!(out, "    query: {sql}");
+        }
     }
     let total: u64 = summary.by_kind.values().map(|t| t.bytes).sum();
     let share = |bytes: u64| format!("{:.1}", bytes as f64 * 100.0 / total.max(1) as f64);

@@ -26,6 +26,18 @@ pub fn catch() {
     }
 }
 
+/// From now on signals kill again: what is left to do can be done later.
+pub fn release() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: asks for the default effect, which needs no handler.
+        let before = unsafe { libc::signal(signal, libc::SIG_DFL) };
+        if before == libc::SIG_IGN {
+            // SAFETY: restores what was there.
+            unsafe { libc::signal(signal, libc::SIG_IGN) };
+        }
+    }
+}
+
 /// The signal by which the user asked to stop.
 pub fn asked() -> Option<u8> {
     u8::try_from(ASKED.load(Ordering::Relaxed))

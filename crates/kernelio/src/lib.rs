@@ -4,6 +4,7 @@
 //! ```text
 //! ceilings::measure ──> disk::measure    sequential O_DIRECT reads of the model
 //!                  └──> memory::measure  a STREAM-like read, with one thread and with all
+//! residency::Residency::of               which pages of a file are in memory now
 //! ```
 //!
 //! Predictions divide bytes by these numbers, so each comes with what it was
@@ -19,6 +20,7 @@ pub mod disk;
 pub mod error;
 pub mod memory;
 pub mod rate;
+pub mod residency;
 mod target;
 
 pub use ceilings::{Ceilings, Progress, Stage, measure};

@@ -1,4 +1,4 @@
-//! A trace in the formats of other tools.
+//! A trace in the formats of other tools, and for people to look at.
 //!
 //! - [`perfetto`]: a timeline for ui.perfetto.dev, as Chrome trace events;
 //! - [`folded`]: stacks with their bytes or time, the input of flame graphs;
@@ -7,19 +7,28 @@
 //! - [`tracker`]: a folder of fixed-size records with the tables to read them;
 //! - [`rows`]: the tables of a trace as CSV or JSON lines.
 //!
-//! All of them are one pass over a [`Log`] and need memory for one evaluation and
-//! for what they add up, however long the log is. The same log gives the same
-//! bytes. `docs/exports.md` describes every format.
+//! And what it says, as pictures and pages, from crates `index` and `analysis`:
+//! - [`plot`]: a small plotting kit; [`plots`]: every plot of the report;
+//! - [`page`]: the report as one HTML file, or as Markdown;
+//! - [`animation`]: playback as GIF, APNG or raw frames.
+//!
+//! Those of the first list are one pass over a [`Log`] and need memory for one
+//! evaluation and for what they add up, however long the log is. The same log
+//! gives the same bytes, in both. `docs/exports.md` describes every format.
 //!
 //! What it deliberately does not do: choose file names, print, or judge.
 
+pub mod animation;
 mod error;
 pub mod flamegraph;
 pub mod folded;
 mod frames;
 mod json;
 mod log;
+pub mod page;
 pub mod perfetto;
+pub mod plot;
+pub mod plots;
 pub mod rows;
 pub mod speedscope;
 pub mod tracker;

@@ -1,6 +1,6 @@
 //! Whether a strategy would help, said with its numbers.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Strategy;
 
@@ -8,7 +8,7 @@ use super::Strategy;
 /// one measurement differ by as much.
 const LEAST_GAIN: f64 = 0.05;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Help {
     Helps,
@@ -17,7 +17,7 @@ pub enum Help {
     Baseline,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     pub help: Help,
     /// One sentence with the numbers that decide.

@@ -1,0 +1,97 @@
+//! `tensorscope ingest`: the raw log as Parquet tables.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use indicatif::HumanBytes;
+use rundir::Run;
+use store::{IngestReport, TablesState, ingest, tables_state};
+
+use crate::{analyse, export::open_run, progress, text::grouped};
+
+/// Turn a run's log into Parquet tables, under RUN/tables
+///
+/// Tables that are there are replaced when the new ones are complete. `tensorscope sql` does
+/// this by itself when it is needed.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope ingest RUN
+  duckdb -c \"SELECT component, sum(bytes) FROM 'RUN/tables/accesses.parquet' GROUP BY component\"
+
+docs/trace-schema.md says what every column means.")]
+pub struct Args {
+    /// Run directory
+    run: PathBuf,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let run = open_run(&args.run)?;
+    let report = with_progress(&run)?;
+    crate::print(&page(&run, &report))?;
+    // Lost data is an error, never a warning.
+    Ok(if report.corrupt.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    })
+}
+
+/// Makes the tables where they are missing or older than the log.
+pub fn ensure_tables(run: &Run) -> anyhow::Result<()> {
+    if tables_state(run)? != TablesState::Ready {
+        with_progress(run)?;
+    }
+    Ok(())
+}
+
+/// Tables and results, so that no later command has to wait for them.
+pub fn prepare(run: &Run) -> anyhow::Result<()> {
+    ensure_tables(run)?;
+    analyse::results(run)?;
+    Ok(())
+}
+
+/// Makes the tables; says on stderr what of the log has no rows.
+pub fn with_progress(run: &Run) -> anyhow::Result<IngestReport> {
+    let bar = progress::bar(run.log_bytes(), "ingesting", "bytes");
+    let report = ingest(run, &mut |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    let report = report?;
+    for damage in &report.corrupt {
+        eprintln!("tensorscope: {damage}: not in the tables");
+    }
+    if report.partial > 0 {
+        let (path, partial) = (run.path().display(), report.partial);
+        eprintln!(
+            "tensorscope: {path}: evaluations cut off by the end of the process: {partial}; not in the tables"
+        );
+    }
+    Ok(report)
+}
+
+fn page(run: &Run, report: &IngestReport) -> String {
+    let mut lines: Vec<String> = report
+        .tables
+        .iter()
+        .map(|t| {
+            format!(
+                "{:<9} {:>13} rows  {:>12}",
+                t.name,
+                grouped(t.rows),
+                HumanBytes(t.bytes).to_string()
+            )
+        })
+        .collect();
+    let accesses = report.rows("accesses");
+    let per_access = match accesses {
+        0 => String::new(),
+        n => format!(", {:.2} bytes per access", report.bytes() as f64 / n as f64),
+    };
+    let tables = run.path().join("tables");
+    lines.push(format!(
+        "{} in {}{per_access}",
+        HumanBytes(report.bytes()),
+        tables.display()
+    ));
+    lines.join("\n")
+}

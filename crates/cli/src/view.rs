@@ -1,0 +1,249 @@
+//! `tensorscope view`: the viewer on a local address, until Ctrl-C.
+
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use analysis::compare::compare;
+use index::RunIndex;
+use rundir::{Condition, Run};
+use serde_json::Value;
+use server::{
+    Answers, Comparisons, MOST_SQL_ROWS, Options, Server, Shutdown, SqlAnswer, SqlColumn,
+    ViewedRun, Viewer,
+};
+
+use crate::{
+    analyse::{AnalyseProps, analyse, facts_of, models_of, read_ceilings, results},
+    export::open_run,
+    ingest::ensure_tables,
+    progress, signals,
+};
+
+/// Look at runs in the browser: file map, playback, timeline, heatmaps, experts, memory, SQL
+///
+/// Serves a page on this machine only, under an address with a random token, until Ctrl-C.
+/// On a desktop the browser opens by itself. The address bar holds the state of the page: a
+/// link reproduces a view.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope view RUN
+  tensorscope view RUN-A RUN-B                       # and compare them
+  tensorscope view RUN --ceilings ceilings.json      # predicts tokens/s, too
+  ssh -L 8080:127.0.0.1:8080 HOST tensorscope view RUN --port 8080")]
+pub struct Args {
+    /// Run directories
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+
+    /// Port on 127.0.0.1 [default: a free one]
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+
+    /// Disk and memory speeds for predictions: what `bench ceilings -o FILE` wrote
+    #[arg(long, value_name = "FILE")]
+    ceilings: Option<PathBuf>,
+
+    /// Print the address and leave the browser alone
+    #[arg(long)]
+    no_open: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let ceilings = args.ceilings.as_deref().map(read_ceilings).transpose()?;
+    let server = Server::bind(options(args.port))?;
+    let mut runs = Vec::new();
+    for path in &args.runs {
+        runs.push(viewed(path, ceilings.clone())?);
+    }
+    signals::catch();
+    println!("{}", server.address());
+    if !args.no_open {
+        open_browser(&server.address());
+    }
+    let shutdown = Shutdown::new();
+    let stop = shutdown.clone();
+    std::thread::spawn(move || {
+        while !signals::stop_asked() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        stop.stop();
+    });
+    let comparisons = Arc::new(Pairs(args.runs));
+    server.run(Viewer { runs, comparisons }, &shutdown)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(port: Option<u16>) -> Options {
+    Options {
+        port,
+        ..Options::default()
+    }
+}
+
+fn viewed(path: &Path, ceilings: Option<kernelio::Ceilings>) -> anyhow::Result<ViewedRun> {
+    let run = open_run(path)?;
+    let bar = progress::bar(run.log_bytes(), "reading", "bytes");
+    let index = RunIndex::open(&run, &mut |bytes| bar.set_position(bytes));
+    bar.finish_and_clear();
+    Ok(ViewedRun {
+        index: index?,
+        answers: Arc::new(OfRun {
+            path: path.to_owned(),
+            ceilings,
+            session: Mutex::new(None),
+        }),
+        run,
+    })
+}
+
+/// A viewer beside a recording.
+pub struct Live {
+    address: String,
+    shutdown: Shutdown,
+    thread: std::thread::JoinHandle<anyhow::Result<()>>,
+}
+
+impl Live {
+    /// Takes the port now; shows the run as soon as its log has begun.
+    pub fn start(run: &Path, port: Option<u16>) -> anyhow::Result<Live> {
+        let server = Server::bind(options(port))?;
+        let (address, shutdown) = (server.address(), Shutdown::new());
+        let (path, stop) = (run.to_owned(), shutdown.clone());
+        let thread = std::thread::spawn(move || {
+            let run = loop {
+                match viewed(&path, None) {
+                    Ok(run) => break run,
+                    // The model is still being loaded.
+                    Err(_) if !stop.is_asked() => std::thread::sleep(Duration::from_millis(100)),
+                    Err(error) => return Err(error),
+                }
+            };
+            let viewer = Viewer {
+                runs: vec![run],
+                comparisons: Arc::new(Pairs(vec![path])),
+            };
+            Ok(server.run(viewer, &stop)?)
+        });
+        eprintln!("tensorscope: live at {address}");
+        open_browser(&address);
+        Ok(Live {
+            address,
+            shutdown,
+            thread,
+        })
+    }
+
+    /// The recording is over: goes on until the user has seen enough.
+    pub fn finish(self) {
+        if !signals::stop_asked() && !self.thread.is_finished() {
+            eprintln!(
+                "tensorscope: the recording is complete; {} stays until Ctrl-C",
+                self.address
+            );
+            signals::catch();
+            while !signals::stop_asked() && !self.thread.is_finished() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        self.shutdown.stop();
+        match self.thread.join() {
+            Ok(Err(error)) => eprintln!("tensorscope: the viewer ended: {error:#}"),
+            Ok(Ok(())) | Err(_) => {}
+        }
+    }
+}
+
+/// On a desktop only; a browser that does not start is no reason to fail.
+fn open_browser(address: &str) {
+    let has_desktop = ["DISPLAY", "WAYLAND_DISPLAY"]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some());
+    if has_desktop && std::io::stderr().is_terminal() {
+        let mut open = Command::new("xdg-open");
+        open.arg(address)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let _ = open.spawn();
+    }
+}
+
+/// What the program knows about one run and the server does not.
+struct OfRun {
+    path: PathBuf,
+    ceilings: Option<kernelio::Ceilings>,
+    /// With the bytes of the log that its tables were made from.
+    session: Mutex<Option<(u64, Arc<store::Session>)>>,
+}
+
+impl OfRun {
+    fn results(&self) -> anyhow::Result<Value> {
+        let run = Run::open(&self.path)?;
+        // Results of a log that still grows are not worth keeping.
+        let results = if self.ceilings.is_none() && !matches!(run.condition(), Condition::Recording { .. }) {
+            results(&run)?
+        } else {
+            let props = AnalyseProps {
+                ceilings: self.ceilings.clone(),
+                ..AnalyseProps::default()
+            };
+            analyse(&run, &props)?
+        };
+        Ok(serde_json::to_value(results)?)
+    }
+
+    fn session(&self) -> anyhow::Result<Arc<store::Session>> {
+        let run = Run::open(&self.path)?;
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((log_bytes, session)) = &*session
+            && *log_bytes == run.log_bytes()
+        {
+            return Ok(session.clone());
+        }
+        ensure_tables(&run)?;
+        let opened = Arc::new(store::Session::open(&[&self.path])?);
+        *session = Some((run.log_bytes(), opened.clone()));
+        Ok(opened)
+    }
+}
+
+impl Answers for OfRun {
+    fn results(&self) -> Result<Arc<Value>, String> {
+        self.results().map(Arc::new).map_err(|e| format!("{e:#}"))
+    }
+
+    fn sql(&self, query: &str) -> Result<SqlAnswer, String> {
+        let session = self.session().map_err(|e| format!("{e:#}"))?;
+        let answer = store::query_rows(&session, query, MOST_SQL_ROWS).map_err(|e| e.to_string())?;
+        let columns = answer.columns.into_iter();
+        Ok(SqlAnswer {
+            columns: columns.map(|(name, kind)| SqlColumn { name, kind }).collect(),
+            rows: answer.rows,
+            is_cut: answer.is_cut,
+        })
+    }
+}
+
+/// Folders of the runs, in the order of their numbers.
+struct Pairs(Vec<PathBuf>);
+
+impl Pairs {
+    fn compare(&self, a: usize, b: usize) -> anyhow::Result<Value> {
+        let (a, b) = (Run::open(&self.0[a])?, Run::open(&self.0[b])?);
+        let ((facts_a, _), (facts_b, _)) = (facts_of(&a)?, facts_of(&b)?);
+        let comparison = compare(&facts_a, &facts_b, models_of(&a, &b));
+        Ok(serde_json::to_value(comparison)?)
+    }
+}
+
+impl Comparisons for Pairs {
+    fn compare(&self, a: usize, b: usize) -> Result<Value, String> {
+        self.compare(a, b).map_err(|e| format!("{e:#}"))
+    }
+}

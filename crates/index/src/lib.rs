@@ -1,0 +1,203 @@
+//! A run in memory, compact, and every aggregate that the viewer shows.
+//!
+//! llama.cpp evaluates few graphs many times, so the log holds graph *templates*
+//! and, per evaluation, times and indices. So does [`RunIndex`]: an aggregate masks
+//! the accesses of each template once and multiplies by how often the template
+//! was evaluated; only what an index decides (experts, rows) is counted per
+//! evaluation. 10^8 accesses are answered for from some 10^5 evaluations.
+//!
+//! - [`filter`], [`query`]: what is asked; [`answers`]: what is answered;
+//! - `load`: log → `catalog` (names and numbers), `graph` (templates, prepared),
+//!   `data` (evaluations and their arrays), `blocks` (running sums of those);
+//! - `select`, `sums`: what a filter keeps, and sums of that;
+//! - `summary`, `heatmap` and `expert_heatmap`, `offsets` and `profile`, `nodes`,
+//!   `map`, `experts`, `describe`: the views.
+//!
+//! Numbers of evaluations, tokens and tensors are those of the tables (crate
+//! `store`), and so are all sums. What it deliberately does not do: HTTP, JSON
+//! text, SQL, or anything that single accesses in order are needed for.
+
+#![forbid(unsafe_code)]
+
+pub mod answers;
+mod blocks;
+mod catalog;
+mod data;
+mod describe;
+mod expert_heatmap;
+mod experts;
+pub mod filter;
+mod graph;
+mod heatmap;
+mod load;
+mod map;
+mod nodes;
+mod offsets;
+mod profile;
+pub mod query;
+mod select;
+mod summary;
+mod sums;
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+pub use answers::*;
+pub use filter::Filter;
+pub use query::{
+    EvalsQuery, FlameBy, HeatmapMetric, HeatmapQuery, MapMetric, MapQuery, NodesQuery,
+    OffsetsQuery, RowKind, TokenWindow,
+};
+
+/// Why a run cannot be indexed.
+#[derive(Debug, thiserror::Error)]
+pub enum IndexError {
+    #[error(transparent)]
+    Read(#[from] trace::read::ReadError),
+    #[error(transparent)]
+    Run(#[from] rundir::RunError),
+}
+
+/// Why a question has no answer: what, where, what next.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct QueryError(pub String);
+
+/// What a [`RunIndex::refresh`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    pub new_evals: u64,
+    pub version: u64,
+    pub live: bool,
+}
+
+/// A run, ready to answer.
+pub struct RunIndex {
+    path: PathBuf,
+    name: String,
+    live: bool,
+    version: u64,
+    catalog: catalog::Catalog,
+    graphs: Vec<graph::Graph>,
+    streams: Vec<load::Stream>,
+    /// As they were read.
+    evals: Vec<data::Eval>,
+    data: data::Data,
+    /// Places of the evaluations in the order of the tables, and of their begin.
+    order: Vec<u32>,
+    by_time: Vec<u32>,
+    /// The latest end up to each of `by_time`.
+    latest: Vec<u64>,
+    /// Begin of the first evaluation: all answers count from it.
+    origin: u64,
+    tokens: u64,
+    /// Texts of token ids.
+    pieces: BTreeMap<u32, Vec<u8>>,
+    /// The model's files, where they are still there.
+    model: Option<gguf::Model>,
+    about_model: ModelInfo,
+    totals: SummaryTotals,
+    missing: Vec<String>,
+    damage: Vec<String>,
+    damaged: u64,
+    /// As `log/status` said when the log was last read.
+    committed: Option<u64>,
+}
+
+impl RunIndex {
+    /// Reads the log of a run; `progress` gets the bytes read so far.
+    pub fn open(run: &rundir::Run, progress: &mut dyn FnMut(u64)) -> Result<RunIndex, IndexError> {
+        RunIndex::load(run, progress)
+    }
+
+    /// Takes in what a live log has gained; cheap when that is nothing.
+    pub fn refresh(&mut self) -> Result<Changed, IndexError> {
+        self.reload()
+    }
+
+    pub fn info(&self) -> Info {
+        self.describe()
+    }
+
+    /// At most 4096; larger windows are thinned evenly.
+    pub fn tokens(&self, window: TokenWindow) -> Vec<TokenInfo> {
+        self.list_tokens(window)
+    }
+
+    pub fn summary(&self, filter: &Filter) -> Summary {
+        self.summarise(filter)
+    }
+
+    pub fn heatmap(
+        &self,
+        query: &HeatmapQuery,
+        filter: &Filter,
+    ) -> Result<Raster<HeatmapHeader>, QueryError> {
+        self.make_heatmap(query, filter)
+    }
+
+    pub fn offsets(&self, query: &OffsetsQuery, filter: &Filter) -> Raster<OffsetsHeader> {
+        self.make_offsets(query, filter)
+    }
+
+    /// `values` is empty when the header holds spans.
+    pub fn nodes(&self, query: &NodesQuery, filter: &Filter) -> Raster<NodesHeader> {
+        self.make_nodes(query, filter)
+    }
+
+    pub fn map(&self, query: &MapQuery, filter: &Filter) -> Raster<MapHeader> {
+        self.make_map(query, filter)
+    }
+
+    /// `None` behind the end of the map space.
+    pub fn locate(&self, offset: u64) -> Option<Located> {
+        self.find_owner(offset)
+    }
+
+    /// By its number in the tables.
+    pub fn eval(&self, eval: u64) -> Option<EvalInfo> {
+        self.play(eval)
+    }
+
+    pub fn evals(&self, query: &EvalsQuery) -> Vec<EvalBrief> {
+        self.list_evals(query)
+    }
+
+    pub fn flame(&self, by: FlameBy, filter: &Filter) -> Flame {
+        self.flame_graph(by, filter)
+    }
+
+    /// Without `prefers`, which are an analysis.
+    pub fn experts(&self, filter: &Filter) -> Experts {
+        self.count_experts(filter)
+    }
+
+    fn empty(run: &rundir::Run) -> RunIndex {
+        let whole = run.path().canonicalize();
+        let whole = whole.unwrap_or_else(|_| run.path().to_owned());
+        let name = whole.file_name();
+        RunIndex {
+            path: run.path().to_owned(),
+            name: name.map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
+            live: false,
+            version: 1,
+            catalog: catalog::Catalog::default(),
+            graphs: Vec::new(),
+            streams: Vec::new(),
+            evals: Vec::new(),
+            data: data::Data::default(),
+            order: Vec::new(),
+            by_time: Vec::new(),
+            latest: Vec::new(),
+            origin: 0,
+            tokens: 0,
+            pieces: BTreeMap::new(),
+            model: None,
+            about_model: ModelInfo::default(),
+            totals: SummaryTotals::default(),
+            missing: Vec::new(),
+            damage: Vec::new(),
+            damaged: 0,
+            committed: None,
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The HTML report of a run, for looking at it while working on it:
+//! `cargo run --release -p render --example report_page -- RUN OUT.html [DISK,MEMORY]`
+//! writes OUT.html, OUT.md, OUT.gif, and every plot as SVG and PNG into the folder
+//! OUT.plots. DISK and MEMORY are speeds in bytes per second, for predictions.
+
+use std::{error::Error, fs, num::NonZeroUsize, path::Path, time::Instant};
+
+use analysis::{
+    caches::{CacheQuestion, Caches},
+    facts::{self, Facts, Options},
+    findings::findings,
+    opportunities::Machine,
+    sequence::{Sequence, SequenceBuilder},
+};
+use index::RunIndex;
+use render::{
+    animation, page,
+    plot::png,
+    plots::{self, ReportInput},
+};
+use rundir::Run;
+use trace::read::{Event, StreamReader, streams};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (run, out) = match args.as_slice() {
+        [run, out, ..] => (Path::new(run), Path::new(out)),
+        _ => return Err("usage: report_page RUN OUT.html [DISK,MEMORY]".into()),
+    };
+    let run = Run::open(run)?;
+    let (facts, sequence) = read(&run)?;
+    let question = CacheQuestion {
+        budgets_bytes: Vec::new(),
+        machine: args.get(2).map(|speeds| machine(speeds)).transpose()?,
+        threads: NonZeroUsize::MIN,
+    };
+    let caches = match sequence.touched_bytes() {
+        0 => None,
+        _ => Some(Caches::of(&sequence, &question)?),
+    };
+    let opportunities = caches
+        .as_ref()
+        .and_then(|caches| caches.opportunities.as_ref());
+    let findings = findings(&facts, opportunities);
+    let begin = Instant::now();
+    let index = RunIndex::open(&run, &mut |_| {})?;
+    let info = index.info();
+    eprintln!(
+        "index of {} accesses: {:?}",
+        info.totals.accesses,
+        begin.elapsed()
+    );
+    let about = [("run".to_owned(), run.path().display().to_string())];
+    let input = ReportInput {
+        title: info.model.name.as_deref().unwrap_or(&info.name),
+        about: &about,
+        index: &index,
+        findings: &findings,
+        facts: &facts,
+        caches: caches.as_ref(),
+    };
+    let begin = Instant::now();
+    let plots = plots::all(&input);
+    let html = page::html(&input, &plots);
+    fs::write(out, &html)?;
+    eprintln!(
+        "{}: {} bytes, {} plots, {:?}",
+        out.display(),
+        html.len(),
+        plots.len(),
+        begin.elapsed()
+    );
+    let folder = out.with_extension("plots");
+    fs::create_dir_all(&folder)?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let markdown = page::markdown(&input, &plots, &|plot| format!("{name}/{}.png", plot.id));
+    fs::write(out.with_extension("md"), markdown)?;
+    let begin = Instant::now();
+    for plot in &plots {
+        let svg = plot.svg.standalone();
+        fs::write(folder.join(format!("{}.svg", plot.id)), &svg)?;
+        fs::write(folder.join(format!("{}.png", plot.id)), png(&svg, 2.0)?)?;
+    }
+    eprintln!("pictures: {:?}", begin.elapsed());
+    let begin = Instant::now();
+    for (format, extension) in [
+        (animation::Format::Gif, "gif"),
+        (animation::Format::Apng, "apng"),
+    ] {
+        let options = animation::Options {
+            format,
+            ..animation::Options::default()
+        };
+        let mut bytes = Vec::new();
+        let frames = animation::write(&index, &options, &mut bytes)?;
+        fs::write(out.with_extension(extension), &bytes)?;
+        eprintln!(
+            "{extension}: {frames} frames, {} bytes, {:?}",
+            bytes.len(),
+            begin.elapsed()
+        );
+    }
+    Ok(())
+}
+
+fn machine(speeds: &str) -> Result<Machine, Box<dyn Error>> {
+    let (disk, memory) = speeds
+        .split_once(',')
+        .ok_or("DISK,MEMORY in bytes per second")?;
+    Ok(Machine {
+        disk_bytes_per_second: disk.parse()?,
+        memory_bytes_per_second: memory.parse()?,
+        compute_nanos_per_token: 1_000_000,
+    })
+}
+
+fn read(run: &Run) -> Result<(Facts, Sequence), Box<dyn Error>> {
+    let mut facts = facts::Accumulator::new(Options::default());
+    let mut sequence = SequenceBuilder::new();
+    let directory = run.log_directory();
+    for stream in streams(&directory)? {
+        let mut reader = StreamReader::open(&directory, stream)?;
+        sequence.select_stream(stream);
+        while let Some(event) = reader.next_event()? {
+            if let Event::Evaluation(evaluation) = event {
+                facts.push(&reader.definitions, &evaluation)?;
+                sequence.push(&reader.definitions, &evaluation)?;
+            }
+        }
+        facts.end_stream();
+    }
+    let file = run
+        .metadata()
+        .and_then(|m| m.model.as_ref())
+        .and_then(|m| m.files.first());
+    let model = match file.map(|file| gguf::Model::open(Path::new(&file.path))) {
+        Some(Ok(model)) => (&model).into(),
+        _ => facts::Model::default(),
+    };
+    Ok((facts.finish(&model), sequence.finish()))
+}

@@ -1,0 +1,237 @@
+//! Tables of the report: by layer, by op, by tensor.
+
+use std::fmt::Write as _;
+
+use index::{Info, Summary};
+
+use crate::{
+    plot::{
+        Unit,
+        text::escape,
+        units::{grouped, short},
+    },
+    plots::layer_name,
+};
+
+/// Rows of the longest table; who wants more wants `tensorscope sql`.
+const MOST_ROWS: usize = 400;
+
+pub(super) struct Table {
+    pub id: &'static str,
+    pub title: &'static str,
+    /// Names of the columns; the first ones hold words.
+    pub heads: Vec<&'static str>,
+    pub words: usize,
+    pub rows: Vec<Vec<Cell>>,
+    /// Said below the table.
+    pub note: String,
+}
+
+/// What is shown, and what a sort goes by.
+pub(super) struct Cell {
+    pub text: String,
+    pub key: f64,
+}
+
+impl Cell {
+    fn word(text: impl Into<String>) -> Cell {
+        Cell {
+            text: text.into(),
+            key: 0.0,
+        }
+    }
+
+    fn count(value: u64) -> Cell {
+        Cell {
+            text: grouped(value),
+            key: value as f64,
+        }
+    }
+
+    fn of(unit: Unit, value: f64) -> Cell {
+        Cell {
+            text: unit.amount(value),
+            key: value,
+        }
+    }
+}
+
+pub(super) fn all(summary: &Summary, info: &Info) -> Vec<Table> {
+    let mut tables = vec![
+        phases(info),
+        layers(summary),
+        ops(summary),
+        tensors(summary),
+    ];
+    tables.retain(|table| !table.rows.is_empty());
+    tables
+}
+
+fn phases(info: &Info) -> Table {
+    let rows = info.phases.iter().map(|phase| {
+        vec![
+            Cell::word(phase.phase),
+            Cell::count(phase.evals),
+            Cell::count(phase.tokens),
+            Cell::of(Unit::Nanos, phase.nanos as f64),
+            Cell {
+                text: short(phase.tokens as f64 * 1e9 / phase.nanos.max(1) as f64),
+                key: phase.tokens as f64 / phase.nanos.max(1) as f64,
+            },
+        ]
+    });
+    Table {
+        id: "phases",
+        title: "Phases",
+        heads: vec!["phase", "evaluations", "tokens", "time", "tokens/s"],
+        words: 1,
+        rows: rows.collect(),
+        note: String::new(),
+    }
+}
+
+fn share(part: u64, all: u64) -> Cell {
+    Cell::of(Unit::Share, part as f64 / all.max(1) as f64)
+}
+
+fn layers(summary: &Summary) -> Table {
+    let totals = &summary.totals;
+    let rows = summary.by_layer.iter().map(|layer| {
+        vec![
+            Cell {
+                text: layer_name(layer.layer),
+                key: layer.layer.map_or(f64::from(u32::MAX), f64::from),
+            },
+            Cell::count(layer.nodes),
+            Cell::of(Unit::Nanos, layer.nanos as f64),
+            share(layer.nanos, totals.nanos),
+            Cell::count(layer.accesses),
+            Cell::of(Unit::Bytes, layer.bytes as f64),
+            share(layer.bytes, totals.bytes),
+        ]
+    });
+    Table {
+        id: "layers",
+        title: "Layers",
+        heads: vec![
+            "layer", "nodes", "time", "of time", "accesses", "bytes", "of bytes",
+        ],
+        words: 0,
+        rows: rows.collect(),
+        note: "“none” is what belongs to no layer: the embedding and the output.".to_owned(),
+    }
+}
+
+fn ops(summary: &Summary) -> Table {
+    let totals = &summary.totals;
+    let mut ops: Vec<_> = summary.by_op.iter().collect();
+    ops.sort_by_key(|op| std::cmp::Reverse(op.nanos));
+    let rows = ops.iter().map(|op| {
+        vec![
+            Cell::word(op.op.as_str()),
+            Cell::count(op.nodes),
+            Cell::of(Unit::Nanos, op.nanos as f64),
+            share(op.nanos, totals.nanos),
+            Cell::of(Unit::Nanos, op.nanos as f64 / op.nodes.max(1) as f64),
+            Cell::count(op.accesses),
+            Cell::of(Unit::Bytes, op.bytes as f64),
+        ]
+    });
+    Table {
+        id: "ops",
+        title: "Ops",
+        heads: vec![
+            "op", "nodes", "time", "of time", "mean", "accesses", "bytes",
+        ],
+        words: 1,
+        rows: rows.collect(),
+        note: String::new(),
+    }
+}
+
+fn tensors(summary: &Summary) -> Table {
+    let mut tensors: Vec<_> = summary.by_tensor.iter().collect();
+    tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.bytes));
+    let all = tensors.len();
+    let rows = tensors.iter().take(MOST_ROWS).map(|tensor| {
+        vec![
+            Cell::word(tensor.name.as_str()),
+            Cell::word(tensor.component),
+            Cell::of(Unit::Bytes, tensor.size_bytes as f64),
+            Cell::count(tensor.accesses),
+            Cell::of(Unit::Bytes, tensor.bytes as f64),
+            Cell {
+                text: format!(
+                    "{} ×",
+                    short(tensor.bytes as f64 / tensor.size_bytes.max(1) as f64)
+                ),
+                key: tensor.bytes as f64 / tensor.size_bytes.max(1) as f64,
+            },
+        ]
+    });
+    let mut note = "“each byte”: bytes read over the tensor’s size.".to_owned();
+    if all > MOST_ROWS {
+        let _ = write!(
+            note,
+            " The {MOST_ROWS} with most bytes of {}; `tensorscope sql` has all of them.",
+            grouped(all as u64)
+        );
+    }
+    Table {
+        id: "tensors",
+        title: "Tensors",
+        heads: vec![
+            "tensor",
+            "component",
+            "size",
+            "accesses",
+            "bytes",
+            "each byte",
+        ],
+        words: 2,
+        rows: rows.collect(),
+        note,
+    }
+}
+
+impl Table {
+    pub fn html(&self) -> String {
+        let mut out = format!(
+            "<h3 id=\"table-{}\">{}</h3>\n<div class=\"table\">\n<table>\n<thead><tr>",
+            self.id, self.title
+        );
+        for (column, head) in self.heads.iter().enumerate() {
+            let class = if column < self.words {
+                ""
+            } else {
+                " class=\"n\""
+            };
+            let _ = write!(out, "<th scope=\"col\"{class}>{}</th>", escape(head));
+        }
+        out.push_str("</tr></thead>\n<tbody>\n");
+        for row in &self.rows {
+            out.push_str("<tr>");
+            for (column, cell) in row.iter().enumerate() {
+                let _ = match column < self.words {
+                    true => write!(out, "<td>{}</td>", escape(&cell.text)),
+                    false => write!(
+                        out,
+                        "<td class=\"n\" data-key=\"{}\">{}</td>",
+                        cell.key,
+                        escape(&cell.text)
+                    ),
+                };
+            }
+            out.push_str("</tr>\n");
+        }
+        out.push_str("</tbody>\n</table>\n</div>\n");
+        if !self.note.is_empty() {
+            let _ = writeln!(
+                out,
+                "<p class=\"note\">{}</p>",
+                super::with_code(&self.note)
+            );
+        }
+        out
+    }
+}

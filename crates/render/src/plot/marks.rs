@@ -1,0 +1,271 @@
+//! Lines, bars and their legends.
+
+use super::{
+    axes::{Axis, Direction, Frame, Grid, Room, Ticks},
+    svg::{Anchor, Canvas, Label, Svg},
+    text::{shortened, width_px},
+    theme::{Category, FONT_PX, SMALL_PX, WIDTH_PX},
+    units::Unit,
+};
+
+/// Height of one row of a [`legend`].
+const LEGEND_ROW_PX: f64 = 20.0;
+/// Width that a legend may take above lines and columns, and above bars, whose
+/// names take room on the left.
+const LEGEND_PX: f64 = 630.0;
+const LEGEND_OF_BARS_PX: f64 = 470.0;
+/// Each colour of a line has a dash of its own, so that lines differ without it.
+fn dash(category: Category) -> &'static str {
+    const DASHES: [&str; 9] = [
+        "",
+        "7 4",
+        "3 4",
+        "9 3 2 3",
+        "5 2 1 2",
+        "12 3",
+        "2 3",
+        "4 6",
+        "12 3 2 3 2 3",
+    ];
+    DASHES[usize::from(category.0) % DASHES.len()]
+}
+
+/// A line of a plot.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub name: String,
+    pub category: Category,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// One entry of a legend.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub name: String,
+    pub category: Category,
+    /// `None` for an area.
+    pub dash: Option<&'static str>,
+}
+
+/// Lines over a common x.
+pub fn lines(height_px: f64, x: &Axis, y: &Axis, lines: &[Line]) -> Canvas {
+    let mut entries: Vec<Entry> = lines
+        .iter()
+        .map(|line| Entry {
+            name: line.name.clone(),
+            category: line.category,
+            dash: Some(dash(line.category)),
+        })
+        .collect();
+    // One line is named by the axis.
+    entries.retain(|_| lines.len() > 1);
+    let mut canvas = Canvas::new(height_px);
+    let room = Room {
+        top_px: legend_height_px(&entries, LEGEND_PX),
+        right_px: 10.0,
+    };
+    let frame = Frame::draw(&mut canvas, x, y, Grid::Horizontal, Direction::Up, room);
+    for line in lines {
+        let points: Vec<(f64, f64)> = line
+            .points
+            .iter()
+            .filter(|(_, y)| y.is_finite())
+            .map(|&(x, y)| (frame.x(x), frame.y(y)))
+            .collect();
+        canvas.polyline(&line.category.stroke(), &points, 2.0, dash(line.category));
+        // Few points are measured ones, and a pointer may ask for them.
+        if points.len() <= 40 {
+            for (place, value) in points
+                .iter()
+                .zip(line.points.iter().filter(|(_, y)| y.is_finite()))
+            {
+                let tip = format!(
+                    "{}: {} at {}",
+                    line.name,
+                    y.unit.amount(value.1),
+                    x.unit.amount(value.0)
+                );
+                canvas.circle(&line.category.fill(), *place, 2.6, &tip);
+            }
+        }
+    }
+    legend(&mut canvas, frame.left, LEGEND_PX, &entries);
+    canvas
+}
+
+/// Names with their colours, in rows that fit `room_px`.
+pub fn legend(canvas: &mut Canvas, left: f64, room_px: f64, entries: &[Entry]) {
+    for (entry, (x, row)) in entries.iter().zip(places(entries, room_px)) {
+        let (x, middle) = (left + x, 16.0 + row as f64 * LEGEND_ROW_PX);
+        match entry.dash {
+            Some(dash) => {
+                let ends = [(x, middle), (x + SWATCH_PX * 2.0, middle)];
+                canvas.polyline(&entry.category.stroke(), &ends, 2.0, dash);
+            }
+            None => {
+                let at = (x, middle - SWATCH_PX / 2.0);
+                canvas.rect(&entry.category.fill(), at, (SWATCH_PX, SWATCH_PX), "");
+            }
+        }
+        let at = (x + entry.swatch_px() + 6.0, middle + FONT_PX * 0.36);
+        canvas.text("t", at, Anchor::Start, &entry.name);
+    }
+}
+
+/// Height that a [`legend`] needs above a frame.
+pub fn legend_height_px(entries: &[Entry], room_px: f64) -> f64 {
+    let rows = places(entries, room_px)
+        .last()
+        .map_or(0, |(_, row)| row + 1);
+    match rows {
+        0 => 0.0,
+        rows => rows as f64 * LEGEND_ROW_PX + 6.0,
+    }
+}
+
+const SWATCH_PX: f64 = 11.0;
+
+impl Entry {
+    fn swatch_px(&self) -> f64 {
+        match self.dash {
+            Some(_) => SWATCH_PX * 2.0,
+            None => SWATCH_PX,
+        }
+    }
+}
+
+/// Distance from the left, and row, of each entry.
+fn places(entries: &[Entry], room_px: f64) -> Vec<(f64, usize)> {
+    let (mut x, mut row) = (0.0, 0);
+    entries
+        .iter()
+        .map(|entry| {
+            let width = entry.swatch_px() + 6.0 + width_px(&entry.name, FONT_PX);
+            if x > 0.0 && x + width > room_px {
+                (x, row) = (0.0, row + 1);
+            }
+            let place = (x, row);
+            x += width + 18.0;
+            place
+        })
+        .collect()
+}
+
+/// A labelled bar, of one part or several.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    pub name: String,
+    /// Value and colour of each part.
+    pub parts: Vec<(f64, Category)>,
+    /// Behind the bar; the sum with its unit if empty.
+    pub note: String,
+}
+
+impl Bar {
+    pub fn sum(&self) -> f64 {
+        self.parts.iter().map(|(value, _)| value).sum()
+    }
+}
+
+/// How tall a bar may be.
+const BAR_PX: f64 = 20.0;
+
+/// Horizontal bars, first on top.
+pub fn bars(
+    title: &str,
+    description: &str,
+    label: &str,
+    unit: Unit,
+    bars: &[Bar],
+    entries: &[Entry],
+) -> Svg {
+    let legend_px = legend_height_px(entries, LEGEND_OF_BARS_PX);
+    let height_px = 12.0 + legend_px + BAR_PX * bars.len().max(1) as f64 + FONT_PX * 2.0 + 26.0;
+    let mut canvas = Canvas::new(height_px);
+    let notes: Vec<String> = bars
+        .iter()
+        .map(|bar| match bar.note.as_str() {
+            "" => unit.amount(bar.sum()),
+            note => note.to_owned(),
+        })
+        .collect();
+    let note_px = notes
+        .iter()
+        .map(|note| width_px(note, SMALL_PX))
+        .fold(0.0, f64::max);
+    let max = bars.iter().map(Bar::sum).fold(0.0, f64::max);
+    let named = bars
+        .iter()
+        .enumerate()
+        .map(|(row, bar)| (row as f64 + 0.5, bar.name.clone()));
+    let x = Axis::new(label, unit, 0.0, max);
+    let y = Axis::new("", Unit::Plain, 0.0, bars.len() as f64)
+        .with_ticks(Ticks::Named(named.collect()));
+    let room = Room {
+        top_px: legend_px,
+        right_px: (note_px + 10.0).min(WIDTH_PX / 3.0),
+    };
+    let frame = Frame::draw(&mut canvas, &x, &y, Grid::Vertical, Direction::Down, room);
+    let thick = (frame.height / bars.len().max(1) as f64 * 0.68).min(BAR_PX);
+    for (row, (bar, note)) in bars.iter().zip(&notes).enumerate() {
+        let middle = frame.y(row as f64 + 0.5);
+        let mut from = 0.0;
+        for (value, category) in &bar.parts {
+            let (left, right) = (frame.x(from), frame.x(from + value));
+            let tip = format!("{}: {}", bar.name, unit.amount(*value));
+            canvas.rect(
+                &category.fill(),
+                (left, middle - thick / 2.0),
+                (right - left, thick),
+                &tip,
+            );
+            from += value;
+        }
+        canvas.label(&Label {
+            text: &shortened(note, SMALL_PX, WIDTH_PX / 3.0),
+            at: (frame.x(from) + 6.0, middle + SMALL_PX * 0.36),
+            anchor: Anchor::Start,
+            class: "m",
+            size_px: SMALL_PX,
+            turn: 0.0,
+        });
+    }
+    legend(&mut canvas, frame.left, LEGEND_OF_BARS_PX, entries);
+    canvas.finish(title, description)
+}
+
+/// Upright bars side by side, one for each x, with parts on top of each other.
+pub fn columns(height_px: f64, x: &Axis, y: &Axis, columns: &[Bar], entries: &[Entry]) -> Canvas {
+    let mut canvas = Canvas::new(height_px);
+    let room = Room {
+        top_px: legend_height_px(entries, LEGEND_PX),
+        right_px: 10.0,
+    };
+    let frame = Frame::draw(&mut canvas, x, y, Grid::Horizontal, Direction::Up, room);
+    let step = frame.width / columns.len().max(1) as f64;
+    let gap = if step > 6.0 {
+        (step * 0.22).min(14.0)
+    } else {
+        0.0
+    };
+    for (number, column) in columns.iter().enumerate() {
+        let mut from = 0.0;
+        for (value, category) in &column.parts {
+            let (bottom, top) = (frame.y(from), frame.y(from + value));
+            let tip = match column.note.as_str() {
+                "" => format!("{}: {}", column.name, y.unit.amount(*value)),
+                note => format!("{}: {} ({note})", column.name, y.unit.amount(*value)),
+            };
+            let left = frame.left + number as f64 * step + gap / 2.0;
+            canvas.rect(
+                &category.fill(),
+                (left, top),
+                (step - gap, bottom - top),
+                &tip,
+            );
+            from += value;
+        }
+    }
+    legend(&mut canvas, frame.left, LEGEND_PX, entries);
+    canvas
+}

@@ -1,0 +1,121 @@
+//! Every plot of the report.
+//!
+//! Input are the answers of crates `index` and `analysis`; nothing is added up
+//! here that they have added up already. A plot that a run has nothing to show in
+//! (experts of a dense model) is left out.
+
+mod attention;
+mod experts;
+mod flame;
+mod heatmap;
+mod memory;
+mod offsets;
+mod tokens;
+mod traffic;
+
+use analysis::{caches::Caches, facts::Facts, findings::Finding};
+use index::RunIndex;
+
+use crate::plot::Svg;
+
+/// Everything that a report is made from.
+#[derive(Clone, Copy)]
+pub struct ReportInput<'a> {
+    /// Of the report: the model, usually.
+    pub title: &'a str,
+    /// How the run was made, as names and values for the head of the page.
+    pub about: &'a [(String, String)],
+    pub index: &'a RunIndex,
+    pub findings: &'a [Finding],
+    pub facts: &'a Facts,
+    /// Absent when the run read no weights from a file.
+    pub caches: Option<&'a Caches>,
+}
+
+/// A picture with its words.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// Of letters, digits and dashes: file name and anchor.
+    pub id: String,
+    pub section: Section,
+    pub title: String,
+    /// What is shown and how to read it, in sentences.
+    pub caption: String,
+    pub svg: Svg,
+}
+
+/// What a plot belongs to, in the order of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Section {
+    Tokens,
+    Weights,
+    Work,
+    Attention,
+    Experts,
+    Memory,
+    Flame,
+}
+
+impl Section {
+    pub const ALL: [Section; 7] = [
+        Section::Tokens,
+        Section::Weights,
+        Section::Work,
+        Section::Attention,
+        Section::Experts,
+        Section::Memory,
+        Section::Flame,
+    ];
+
+    pub fn title(self) -> &'static str {
+        match self {
+            Section::Tokens => "Token by token",
+            Section::Weights => "Weights and the file",
+            Section::Work => "Layers and ops",
+            Section::Attention => "Attention and the KV cache",
+            Section::Experts => "Experts",
+            Section::Memory => "Memory",
+            Section::Flame => "Flame graphs",
+        }
+    }
+
+    pub fn id(self) -> &'static str {
+        match self {
+            Section::Tokens => "tokens",
+            Section::Weights => "weights",
+            Section::Work => "work",
+            Section::Attention => "attention",
+            Section::Experts => "experts",
+            Section::Memory => "memory",
+            Section::Flame => "flame",
+        }
+    }
+}
+
+/// All plots that the run has something to show in, in the order of the report.
+pub fn all(input: &ReportInput) -> Vec<Plot> {
+    let mut plots = Vec::new();
+    plots.extend(tokens::plots(input.index));
+    plots.extend(offsets::plot(input.index));
+    plots.extend(traffic::plots(input.facts));
+    plots.extend(attention::plots(input.facts));
+    plots.extend(experts::plots(input.index, input.facts, input.caches));
+    plots.extend(memory::plots(input.facts, input.caches));
+    plots.extend(flame::plots(input.index));
+    plots.sort_by_key(|plot| plot.section);
+    plots
+}
+
+/// `layer 3`, or what stands for none.
+pub(crate) fn layer_name(layer: Option<u32>) -> String {
+    layer.map_or_else(|| "none".to_owned(), |layer| layer.to_string())
+}
+
+/// `1 token`, `2 tokens`.
+pub(crate) fn plural(count: u64, noun: &str) -> String {
+    let count_text = crate::plot::units::grouped(count);
+    match count {
+        1 => format!("{count_text} {noun}"),
+        _ => format!("{count_text} {noun}s"),
+    }
+}

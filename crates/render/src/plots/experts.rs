@@ -1,0 +1,356 @@
+//! Experts: who is chosen, for which token, with whom.
+
+use analysis::{caches::Caches, facts::Facts};
+use index::{Filter, HeatmapMetric, LayerExperts, RowKind, RunIndex};
+
+use super::{
+    Plot, Section,
+    heatmap::{TokenMap, groups, thinned},
+    memory::hue,
+    tokens::{COLUMNS, heatmap, without_zeros},
+};
+use crate::plot::{
+    Axis, Canvas, Frame, Ticks, Unit,
+    axes::{Direction, Grid, Room},
+    colour::Ramp,
+    marks::{Line, lines},
+    raster::{COLOUR_BAR_PX, Raster, Scale, colour_bar},
+    svg::{Anchor, Label},
+    theme::{Category, SMALL_PX},
+};
+
+/// Rows of one picture; further layers are left out evenly.
+const MOST_ROWS: usize = 1024;
+/// Matrices of one picture, and in one row of it.
+const MOST_PANELS: usize = 12;
+const PANELS_ACROSS: usize = 4;
+
+pub fn plots(index: &RunIndex, facts: &Facts, caches: Option<&Caches>) -> Vec<Plot> {
+    if facts.experts.layers.is_empty() {
+        return Vec::new();
+    }
+    [
+        by_token(index),
+        temperature(facts),
+        together(&index.experts(&Filter::default()).layers),
+        caches.and_then(hits),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Evenly chosen, so that at most `most` are left.
+fn evenly(count: usize, most: usize) -> usize {
+    count.div_ceil(most.max(1)).max(1)
+}
+
+fn by_token(index: &RunIndex) -> Option<Plot> {
+    let found = heatmap(
+        index,
+        RowKind::Expert,
+        HeatmapMetric::Accesses,
+        COLUMNS,
+        &Filter::default(),
+    )?;
+    let rows = &found.header.rows;
+    let mut layers: Vec<u32> = rows.iter().filter_map(|row| row.layer).collect();
+    layers.sort_unstable();
+    layers.dedup();
+    let of_layer = rows.len() / layers.len().max(1);
+    let every = evenly(layers.len(), MOST_ROWS / of_layer.max(1));
+    let shown: Vec<u32> = layers.iter().copied().step_by(every).collect();
+    let columns = found.header.columns as usize;
+    let kept: Vec<usize> = (0..rows.len())
+        .filter(|row| rows[*row].layer.is_some_and(|layer| shown.contains(&layer)))
+        .collect();
+    let values: Vec<f32> = kept
+        .iter()
+        .flat_map(|row| &found.values[row * columns..(row + 1) * columns])
+        .copied()
+        .collect();
+    let values = without_zeros(&values);
+    let names: Vec<String> = kept
+        .iter()
+        .map(|row| super::layer_name(rows[*row].layer))
+        .collect();
+    let (breaks, names) = groups(names.iter().map(String::as_str));
+    let height_px = (kept.len() as f64 * 7.0).clamp(200.0, 1000.0);
+    let title = "Which expert each token is sent to";
+    let mut caption = format!(
+        "One row per expert ({of_layer} of each layer, number 0 on top), grouped by layer. A filled cell is a token that the router sent to that expert; a row of many is a hot expert, and stripes along the row are experts used again token after token.",
+    );
+    if every > 1 {
+        caption.push_str(&format!(
+            " Every {every}th layer is shown; the viewer has all of them."
+        ));
+    }
+    let svg = TokenMap {
+        title,
+        description: &caption,
+        raster: Raster {
+            columns,
+            rows: kept.len(),
+            scale: Scale::linear_of(&values),
+            values,
+            ramp: Ramp::Counts,
+        },
+        edges: &found.header.edges,
+        y: Axis::new("experts by layer", Unit::Plain, 0.0, kept.len() as f64)
+            .with_ticks(Ticks::Named(thinned(names, (height_px / 13.0) as usize))),
+        height_px: height_px + 90.0,
+        breaks: &breaks,
+        bar_label: "choices per token",
+        unit: Unit::Plain,
+    }
+    .draw(index);
+    Some(Plot {
+        id: "token-expert".to_owned(),
+        section: Section::Experts,
+        title: title.to_owned(),
+        caption,
+        svg,
+    })
+}
+
+fn temperature(facts: &Facts) -> Option<Plot> {
+    let layers = &facts.experts.layers;
+    let experts = layers
+        .iter()
+        .map(|layer| layer.experts.len())
+        .max()
+        .filter(|count| *count > 0)?;
+    let mut values = vec![f32::NAN; experts * layers.len()];
+    for (row, layer) in layers.iter().enumerate() {
+        for heat in layer.experts.iter().filter(|heat| heat.choices > 0) {
+            values[row * experts + heat.expert as usize] = heat.temperature as f32;
+        }
+    }
+    let raster = Raster {
+        columns: experts,
+        rows: layers.len(),
+        scale: Scale::linear_of(&values),
+        values,
+        ramp: Ramp::Counts,
+    };
+    let height_px = (layers.len() as f64 * 18.0).clamp(110.0, 640.0);
+    let mut canvas = Canvas::new(height_px + 56.0);
+    let names = (0..experts).map(|expert| (expert as f64 + 0.5, expert.to_string()));
+    let x = Axis::new("expert number", Unit::Plain, 0.0, experts as f64)
+        .with_ticks(Ticks::Named(thinned(names.collect(), 16)));
+    let rows = layers
+        .iter()
+        .enumerate()
+        .map(|(row, layer)| (row as f64 + 0.5, layer.layer.to_string()));
+    let y = Axis::new("layer", Unit::Plain, 0.0, layers.len() as f64).with_ticks(Ticks::Named(
+        thinned(rows.collect(), (height_px / 13.0) as usize),
+    ));
+    let room = Room {
+        top_px: 0.0,
+        right_px: COLOUR_BAR_PX,
+    };
+    let frame = Frame::draw(&mut canvas, &x, &y, Grid::None, Direction::Down, room);
+    raster.draw(&mut canvas, &frame);
+    colour_bar(&mut canvas, &frame, &raster, "temperature (×)", Unit::Plain);
+    let title = "Expert temperature";
+    let caption = "How often each expert is chosen, over the mean of its layer: 1 is an even choice, 2 twice as often. Empty cells were never chosen in this run.";
+    Some(Plot {
+        id: "expert-temperature".to_owned(),
+        section: Section::Experts,
+        title: title.to_owned(),
+        caption: caption.to_owned(),
+        svg: canvas.finish(title, caption),
+    })
+}
+
+/// A small matrix of experts against experts for each layer.
+fn together(layers: &[LayerExperts]) -> Option<Plot> {
+    let every = evenly(layers.len(), MOST_PANELS);
+    let shown: Vec<&LayerExperts> = layers
+        .iter()
+        .step_by(every)
+        .filter(|layer| !layer.pairs.is_empty())
+        .collect();
+    let most = shown
+        .iter()
+        .flat_map(|layer| &layer.pairs)
+        .map(|pair| pair.count)
+        .max()?;
+    let across = shown.len().min(PANELS_ACROSS);
+    let down = shown.len().div_ceil(PANELS_ACROSS);
+    let side_px = match across {
+        1 | 2 => 230.0,
+        3 => 170.0,
+        _ => 122.0,
+    };
+    let (gap_px, left_px, top_px) = (26.0, 46.0, 26.0);
+    let bottom_px = top_px + down as f64 * (side_px + gap_px);
+    let mut canvas = Canvas::new(bottom_px + 34.0);
+    let scale = Scale::Linear {
+        min: 0.0,
+        max: most as f64,
+    };
+    let mut last = None;
+    for (number, layer) in shown.iter().enumerate() {
+        let raster = matrix(layer, scale);
+        let left = left_px + (number % PANELS_ACROSS) as f64 * (side_px + gap_px);
+        let top = top_px + (number / PANELS_ACROSS) as f64 * (side_px + gap_px);
+        let frame = Frame::panel((left, top), (side_px, side_px), raster.columns as f64);
+        raster.draw(&mut canvas, &frame);
+        canvas.label(&Label {
+            text: &format!("layer {}", layer.layer),
+            at: (left, top - 5.0),
+            anchor: Anchor::Start,
+            class: "t",
+            size_px: SMALL_PX,
+            turn: 0.0,
+        });
+        // Numbers at the left and the lower edge are those of all.
+        let is_lowest = number + PANELS_ACROSS >= shown.len();
+        panel_ticks(
+            &mut canvas,
+            &frame,
+            raster.columns,
+            number.is_multiple_of(PANELS_ACROSS),
+            is_lowest,
+        );
+        last = Some(raster);
+    }
+    let width_px = across as f64 * (side_px + gap_px) - gap_px;
+    let bar_frame = Frame::panel(
+        (left_px, top_px),
+        (width_px, side_px.max(150.0).min(bottom_px - top_px)),
+        1.0,
+    );
+    colour_bar(
+        &mut canvas,
+        &bar_frame,
+        &last?,
+        "tokens sent to both",
+        Unit::Count,
+    );
+    canvas.text(
+        "t",
+        (left_px + width_px / 2.0, bottom_px + 16.0),
+        Anchor::Middle,
+        "expert number",
+    );
+    canvas.label(&Label {
+        text: "expert number",
+        at: (22.0, top_px + side_px / 2.0),
+        anchor: Anchor::Middle,
+        class: "t",
+        size_px: 12.0,
+        turn: 90.0,
+    });
+    let title = "Experts chosen together";
+    let mut caption = "For each layer, how many tokens were sent to both of two experts; expert 0 is on top and on the left. Dark cells are pairs that work together.".to_owned();
+    if every > 1 {
+        caption.push_str(&format!(" Every {every}th layer is shown."));
+    }
+    Some(Plot {
+        id: "co-activation".to_owned(),
+        section: Section::Experts,
+        title: title.to_owned(),
+        svg: canvas.finish(title, &caption),
+        caption,
+    })
+}
+
+fn matrix(layer: &LayerExperts, scale: Scale) -> Raster {
+    let in_pairs = layer
+        .pairs
+        .iter()
+        .map(|pair| pair.a.max(pair.b) as usize + 1)
+        .max()
+        .unwrap_or(0);
+    let numbered = layer
+        .experts
+        .iter()
+        .map(|known| known.expert as usize + 1)
+        .max()
+        .unwrap_or(0);
+    let experts = in_pairs.max(numbered);
+    let mut values = vec![f32::NAN; experts * experts];
+    for pair in layer.pairs.iter().filter(|pair| pair.count > 0) {
+        let (a, b) = (pair.a as usize, pair.b as usize);
+        values[a * experts + b] = pair.count as f32;
+        values[b * experts + a] = pair.count as f32;
+    }
+    Raster {
+        columns: experts,
+        rows: experts,
+        values,
+        scale,
+        ramp: Ramp::Counts,
+    }
+}
+
+fn panel_ticks(
+    canvas: &mut Canvas,
+    frame: &Frame,
+    experts: usize,
+    is_leftmost: bool,
+    is_lowest: bool,
+) {
+    let every = evenly(experts, 8);
+    let mut tick = |text: &str, at, anchor| {
+        canvas.label(&Label {
+            text,
+            at,
+            anchor,
+            class: "m",
+            size_px: 9.5,
+            turn: 0.0,
+        });
+    };
+    for expert in (0..experts).step_by(every) {
+        let share = (expert as f64 + 0.5) / experts as f64;
+        let text = expert.to_string();
+        if is_leftmost {
+            let at = (frame.left - 5.0, frame.top + share * frame.height + 3.4);
+            tick(&text, at, Anchor::End);
+        }
+        if is_lowest {
+            let at = (frame.left + share * frame.width, frame.bottom() + 12.0);
+            tick(&text, at, Anchor::Middle);
+        }
+    }
+}
+
+fn hits(caches: &Caches) -> Option<Plot> {
+    let caches = caches.expert_caches.as_ref()?;
+    let uses = caches.uses.run.max(1) as f64;
+    type Policy = fn(&analysis::experts_cache::PolicyHits) -> u64;
+    let policies: [(&str, Category, Policy); 3] = [
+        ("LRU", hue::LRU, |hits| hits.lru.run),
+        ("LFU", hue::EXPERT_CACHE, |hits| hits.lfu.run),
+        ("Belady (knows the future)", hue::BELADY, |hits| {
+            hits.belady.run
+        }),
+    ];
+    let drawn: Vec<Line> = policies
+        .into_iter()
+        .map(|(name, category, hits)| Line {
+            name: name.to_owned(),
+            category,
+            points: caches
+                .points
+                .iter()
+                .map(|point| (point.bytes as f64, hits(&point.global) as f64 / uses))
+                .collect(),
+        })
+        .collect();
+    let most = caches.points.iter().map(|point| point.bytes).max()?;
+    let x = Axis::new("memory for experts", Unit::Bytes, 0.0, most as f64);
+    let y = Axis::new("hits of all uses", Unit::Share, 0.0, 1.0);
+    let title = "Hits of an expert cache";
+    let caption = "How many of the uses of an expert find it in a cache for the experts of all layers, by the cache’s size and rule. First uses always miss, so that no line reaches 100 %.";
+    Some(Plot {
+        id: "expert-cache".to_owned(),
+        section: Section::Experts,
+        title: title.to_owned(),
+        caption: caption.to_owned(),
+        svg: lines(290.0, &x, &y, &drawn).finish(title, caption),
+    })
+}

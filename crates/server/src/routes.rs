@@ -1,0 +1,147 @@
+//! Which address asks what.
+//!
+//! ```text
+//! /TOKEN/                the page          assets
+//! /TOKEN/api/runs        the runs
+//! /TOKEN/api/compare     two of them
+//! /TOKEN/api/R/sql       a query, by POST
+//! /TOKEN/api/R/VIEW      one of `VIEWS` about run R
+//! ```
+//!
+//! Everything else is 404. Handlers only read parameters here; the work is done
+//! on blocking threads.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, RawQuery, State, rejection::BytesRejection},
+    middleware,
+    response::Redirect,
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    answers::MOST_SQL_ROWS,
+    assets::Page,
+    guard::{self, Guard, not_found},
+    parameters::{Parameters, number, quoted},
+    reply::{Refusal, Reply},
+    viewer::{Host, Pace},
+    views::VIEWS,
+};
+
+/// Longest query.
+pub const MOST_SQL_BYTES: usize = 64 << 10;
+
+type Answer = Result<Reply, Refusal>;
+
+pub(crate) fn router(host: Arc<Host>, page: Page, guard: Guard) -> Router {
+    let root = format!("/{}", guard.token.as_str());
+    let mut router = Router::new();
+    for asset in page.assets() {
+        let path = format!("{root}/{}", asset.name);
+        router = router.route(&path, get(move || async move { asset.response() }));
+    }
+    // Relative addresses in the page need the slash.
+    let slashed = format!("{root}/");
+    router
+        .route(
+            &root,
+            get(move || async move { Redirect::permanent(&slashed) }),
+        )
+        .route(&format!("{root}/api/runs"), get(runs))
+        .route(&format!("{root}/api/compare"), get(compare))
+        .route(&format!("{root}/api/{{run}}/sql"), post(sql))
+        .route(&format!("{root}/api/{{run}}/{{view}}"), get(view))
+        .fallback(|| async { not_found() })
+        .layer(DefaultBodyLimit::max(MOST_SQL_BYTES))
+        .layer(middleware::from_fn_with_state(guard, guard::check))
+        .with_state(host)
+}
+
+async fn runs(State(host): State<Arc<Host>>, RawQuery(query): RawQuery) -> Answer {
+    Parameters::read(&query.unwrap_or_default(), &[])?;
+    let runs = host.runs.iter().enumerate();
+    let list: Vec<Value> = runs.map(|(number, run)| run.brief(number)).collect();
+    Reply::json(&list)
+}
+
+async fn view(
+    State(host): State<Arc<Host>>,
+    Path((run, name)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Answer {
+    let run = host.run(run_number(&run)?)?;
+    let Some(view) = VIEWS.iter().find(|view| view.name == name) else {
+        let known: Vec<&str> = VIEWS.iter().map(|view| view.name).collect();
+        return Err(Refusal::Missing(format!(
+            "a run has no {}; ask for one of {}",
+            quoted(&name),
+            known.join(", ")
+        )));
+    };
+    let parameters = Parameters::read(&query.unwrap_or_default(), view.keys)?;
+    host.work(view.pace, move || (view.ask)(&run, &parameters))
+        .await
+}
+
+async fn compare(State(host): State<Arc<Host>>, RawQuery(query): RawQuery) -> Answer {
+    let parameters = Parameters::read(&query.unwrap_or_default(), &["a", "b"])?;
+    let [a, b] = ["a", "b"].map(|key| parameters.required(key));
+    let (a, b) = (a?, b?);
+    host.run(a)?;
+    host.run(b)?;
+    let comparisons = host.comparisons.clone();
+    host.work(Pace::Analysis, move || {
+        // Both exist, so both are places in a list.
+        let comparison = comparisons.compare(a as usize, b as usize);
+        Reply::json(&comparison.map_err(Refusal::Failed)?)
+    })
+    .await
+}
+
+async fn sql(
+    State(host): State<Arc<Host>>,
+    Path(run): Path<String>,
+    RawQuery(query): RawQuery,
+    body: Result<Bytes, BytesRejection>,
+) -> Answer {
+    let run = host.run(run_number(&run)?)?;
+    Parameters::read(&query.unwrap_or_default(), &[])?;
+    let body = body.map_err(|rejection| {
+        if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
+            Refusal::TooLong(format!(
+                "the query is longer than {MOST_SQL_BYTES} bytes; shorten it"
+            ))
+        } else {
+            Refusal::BadInput("the query did not arrive; send it again".to_owned())
+        }
+    })?;
+    let text = String::from_utf8(body.to_vec())
+        .map_err(|_| Refusal::BadInput("the query is no UTF-8".to_owned()))?;
+    host.work(Pace::Query, move || {
+        let start = Instant::now();
+        let mut answer = run.answers.sql(&text).map_err(Refusal::BadInput)?;
+        answer.is_cut |= answer.rows.len() > MOST_SQL_ROWS;
+        answer.rows.truncate(MOST_SQL_ROWS);
+        Reply::json(&json!({
+            "columns": answer.columns,
+            "rows": answer.rows,
+            "is_cut": answer.is_cut,
+            "seconds": start.elapsed().as_secs_f64(),
+        }))
+    })
+    .await
+}
+
+fn run_number(text: &str) -> Result<u64, Refusal> {
+    number("run", text).map_err(|_| {
+        Refusal::Missing(format!(
+            "{} is no run; runs are counted from 0, see api/runs",
+            quoted(text)
+        ))
+    })
+}

@@ -1,0 +1,185 @@
+//! The common questions, as SQL.
+//!
+//! Written in the SQL that DuckDB and Spark understand as well: the documentation
+//! shows these texts, and a test runs them there. `{run}` stands for nothing, or
+//! for the column that tells several runs apart.
+
+/// A named query that can be used like a table.
+pub struct View {
+    pub name: &'static str,
+    pub doc: &'static str,
+    sql: &'static str,
+}
+
+impl View {
+    /// The view over one run.
+    pub fn sql(&self) -> String {
+        self.sql.replace("{run}", "").replace("{and_run}", "")
+    }
+
+    /// The view over several runs, whose tables have a column `run`.
+    pub fn sql_of_runs(&self) -> String {
+        let sql = self.sql.replace("{run}", "a.run, ");
+        sql.replace("{and_run}", " AND a.run = b.run")
+    }
+}
+
+pub const VIEWS: [View; 9] = [
+    View {
+        name: "hot_tensors",
+        doc: "How much each weight is used; `bytes_per_byte` is bytes read per byte of its size.",
+        sql: "\
+SELECT {run}a.tensor_name, a.component, a.role, b.layer, b.size_bytes,
+       SUM(a.accesses) AS accesses, SUM(a.bytes) AS bytes,
+       CAST(SUM(a.bytes) AS DOUBLE) / b.size_bytes AS bytes_per_byte
+FROM traffic a JOIN tensors b ON a.tensor = b.tensor{and_run}
+WHERE a.kind = 'weight'
+GROUP BY {run}a.tensor_name, a.component, a.role, b.layer, b.size_bytes",
+    },
+    View {
+        name: "bytes_by_component",
+        doc: "Weights read, by phase and component.",
+        sql: "\
+SELECT {run}a.phase, a.component, SUM(a.accesses) AS accesses, SUM(a.bytes) AS bytes
+FROM traffic a
+WHERE a.kind = 'weight'
+GROUP BY {run}a.phase, a.component",
+    },
+    View {
+        name: "bytes_by_kind",
+        doc: "Weights, KV cache, inputs and activations: bytes read and written, by phase.",
+        sql: "\
+SELECT {run}a.phase, a.kind, a.direction, SUM(a.accesses) AS accesses, SUM(a.bytes) AS bytes
+FROM traffic a
+GROUP BY {run}a.phase, a.kind, a.direction",
+    },
+    View {
+        name: "bytes_by_layer",
+        doc: "Bytes by phase, layer and kind; layer is null for what belongs to none.",
+        sql: "\
+SELECT {run}a.phase, a.layer, a.kind, SUM(a.accesses) AS accesses, SUM(a.bytes) AS bytes
+FROM traffic a
+GROUP BY {run}a.phase, a.layer, a.kind",
+    },
+    View {
+        name: "bytes_by_op",
+        doc: "Bytes by phase, op and direction.",
+        sql: "\
+SELECT {run}a.phase, a.op, a.direction, SUM(a.accesses) AS accesses, SUM(a.bytes) AS bytes
+FROM traffic a
+GROUP BY {run}a.phase, a.op, a.direction",
+    },
+    View {
+        name: "time_by_op",
+        doc: "Executed nodes and their time, by op.",
+        sql: "\
+SELECT {run}a.op, COUNT(*) AS nodes, SUM(a.duration_nanos) AS nanos
+FROM nodes a
+GROUP BY {run}a.op",
+    },
+    View {
+        name: "expert_use",
+        doc: "How many tokens each expert of each layer got, and its mean router weight.",
+        sql: "\
+SELECT {run}a.layer, a.expert, COUNT(*) AS tokens, AVG(CAST(a.weight AS DOUBLE)) AS mean_weight
+FROM routing a
+GROUP BY {run}a.layer, a.expert",
+    },
+    View {
+        name: "tokens_per_second",
+        doc: "Speed by phase. The time of evaluations only: what the program does between them is left out.",
+        sql: "\
+SELECT {run}a.phase, COUNT(*) AS evals, SUM(a.tokens) AS tokens,
+       SUM(a.end_nanos - a.begin_nanos) / 1e9 AS seconds,
+       SUM(a.tokens) * 1e9 / SUM(a.end_nanos - a.begin_nanos) AS tokens_per_second
+FROM evals a
+GROUP BY {run}a.phase",
+    },
+    View {
+        name: "bytes_per_token",
+        doc: "Each evaluation's bytes, shared by the tokens of its batch: `kv_bytes` shows the cache grow.",
+        sql: "\
+SELECT {run}a.eval, a.phase, a.tokens,
+       CAST(a.weight_bytes AS DOUBLE) / a.tokens AS weight_bytes,
+       CAST(a.kv_bytes AS DOUBLE) / a.tokens AS kv_bytes,
+       CAST(a.read_bytes + a.written_bytes AS DOUBLE) / a.tokens AS all_bytes
+FROM evals a
+WHERE a.tokens > 0",
+    },
+];
+
+/// Questions with their answers' query, for the documentation.
+pub const QUERIES: [(&str, &str); 8] = [
+    (
+        "the ten hottest weights",
+        "\
+SELECT tensor_name, accesses, bytes
+FROM hot_tensors
+ORDER BY bytes DESC, tensor_name
+LIMIT 10",
+    ),
+    (
+        "where the bytes of generated tokens go",
+        "\
+SELECT component, accesses, bytes
+FROM bytes_by_component
+WHERE phase = 'generate'
+ORDER BY bytes DESC",
+    ),
+    (
+        "bytes by component, from single accesses",
+        "\
+SELECT component, COUNT(*) AS accesses, SUM(bytes) AS bytes
+FROM accesses
+WHERE kind = 'weight'
+GROUP BY component
+ORDER BY bytes DESC",
+    ),
+    (
+        "bytes of each evaluation, from single accesses",
+        "\
+SELECT eval, COUNT(*) AS accesses, SUM(bytes) AS bytes
+FROM accesses
+GROUP BY eval
+ORDER BY eval",
+    ),
+    (
+        "the weights that one token reads, in order, with their place in the file",
+        "\
+SELECT step, tensor_name, expert, file_offset, bytes
+FROM accesses
+WHERE eval = 1 AND kind = 'weight'
+ORDER BY step, file_offset",
+    ),
+    (
+        "the experts of one layer, by bytes read",
+        "\
+SELECT expert, COUNT(*) AS accesses, SUM(bytes) AS bytes
+FROM accesses
+WHERE layer = 0 AND expert IS NOT NULL
+GROUP BY expert
+ORDER BY bytes DESC, expert",
+    ),
+    (
+        "the slowest nodes",
+        "\
+SELECT name, op, COUNT(*) AS executions, SUM(duration_nanos) AS nanos
+FROM nodes
+GROUP BY name, op
+ORDER BY nanos DESC, name
+LIMIT 10",
+    ),
+    (
+        "bandwidth of the weights' reads, by op",
+        "\
+SELECT n.op, SUM(w.bytes) AS bytes, SUM(n.duration_nanos) AS nanos
+FROM nodes n JOIN (
+  SELECT eval, step, SUM(bytes) AS bytes
+  FROM accesses
+  WHERE kind = 'weight' AND eval BETWEEN 1 AND 100
+  GROUP BY eval, step
+) w ON n.eval = w.eval AND n.step = w.step
+GROUP BY n.op
+ORDER BY bytes DESC",
+    ),
+];

@@ -1,0 +1,250 @@
+//! The rows that the tables must hold, the slow and obvious way, as CSV lines.
+#![allow(dead_code, reason = "each user takes a part of it")]
+
+use std::{
+    fs::File,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::Path,
+};
+
+use datafusion::{
+    arrow::csv::WriterBuilder, parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder,
+};
+use gguf::{GgmlType, Meaning};
+use rundir::Run;
+use store::schema::Table;
+use trace::{
+    expand::{for_each_access, for_each_route},
+    read::{Definitions, Evaluation, Event, StreamReader, streams},
+    region::Region,
+    template::{CaptureKind, Direction, Operand},
+};
+
+/// Rows of a table's file, in its order.
+pub fn table_rows(run: &Path, table: &Table) -> Vec<String> {
+    let mut rows = Vec::new();
+    for_each_table_row(run, table, |row| rows.push(row.to_owned()));
+    rows
+}
+
+pub fn hash_of_table(run: &Path, table: &Table) -> (u64, u64) {
+    let mut hash = (0, DefaultHasher::new());
+    for_each_table_row(run, table, |row| add(&mut hash, row));
+    (hash.0, hash.1.finish())
+}
+
+pub fn hash_of_expected(run: &Run) -> (u64, u64) {
+    let mut hash = (0, DefaultHasher::new());
+    for_each_expected(run, "accesses", &mut |row| add(&mut hash, row));
+    (hash.0, hash.1.finish())
+}
+
+/// The rows of the log, in the order of the table.
+pub fn expected_rows(run: &Run, table: &str) -> Vec<String> {
+    let mut rows = Vec::new();
+    for_each_expected(run, table, &mut |row| rows.push(row.to_owned()));
+    rows
+}
+
+fn add(hash: &mut (u64, DefaultHasher), row: &str) {
+    hash.0 += 1;
+    row.hash(&mut hash.1);
+}
+
+fn for_each_table_row(run: &Path, table: &Table, mut f: impl FnMut(&str)) {
+    let file = File::open(run.join("tables").join(format!("{}.parquet", table.name))).unwrap();
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
+    assert_eq!(reader.schema().fields(), table.arrow().fields());
+    for batch in reader.with_batch_size(8192).build().unwrap() {
+        let mut text = Vec::new();
+        let mut writer = WriterBuilder::new().with_header(false).build(&mut text);
+        writer.write(&batch.unwrap()).unwrap();
+        drop(writer);
+        String::from_utf8(text).unwrap().lines().for_each(&mut f);
+    }
+}
+
+fn for_each_expected(run: &Run, table: &str, f: &mut dyn FnMut(&str)) {
+    let mut first_token = 0;
+    for stream in streams(&run.log_directory()).unwrap() {
+        let mut reader = StreamReader::open(&run.log_directory(), stream).unwrap();
+        while let Some(event) = reader.next_event().unwrap() {
+            if let Event::Evaluation(evaluation) = event {
+                let definitions = &reader.definitions;
+                let template = &definitions.templates[evaluation.template as usize];
+                match table {
+                    "evals" => f(&eval(definitions, &evaluation, stream)),
+                    "tokens" => tokens(definitions, &evaluation, first_token, f),
+                    "nodes" => nodes(definitions, &evaluation, f),
+                    "accesses" => accesses(definitions, &evaluation, first_token, f),
+                    "routing" => for_each_route(template, &evaluation, |r| {
+                        let weight = r.weight.map_or(String::new(), |w| format!("{w:?}"));
+                        let token = first_token + u64::from(r.token);
+                        let eval = evaluation.number;
+                        f(&format!(
+                            "{eval},{token},{},{},{},{weight}",
+                            r.layer, r.rank, r.expert
+                        ));
+                    }),
+                    _ => {}
+                }
+                first_token += evaluation.first_of(template, CaptureKind::Tokens).len() as u64;
+            }
+        }
+        if table == "tensors" {
+            tensors(&reader.definitions, f);
+        }
+    }
+}
+
+fn eval(definitions: &Definitions, e: &Evaluation, stream: u32) -> String {
+    let template = &definitions.templates[e.template as usize];
+    let (mut count, mut read, mut written, mut weight, mut kv) = (0, 0, 0, 0, 0);
+    for step in (0..template.steps.len()).filter(|&s| e.was_executed(s)) {
+        for_each_access(template, e, step, |access| {
+            let bytes = access.region.bytes();
+            count += 1;
+            match access.def.direction {
+                Direction::Read => read += bytes,
+                Direction::Write => written += bytes,
+            }
+            match definitions.tensors[access.def.tensor as usize].kind.name() {
+                "weight" => weight += bytes,
+                "kv_cache" => kv += bytes,
+                _ => {}
+            }
+        });
+    }
+    let tokens = e.first_of(template, CaptureKind::Tokens).len();
+    let (phase, steps) = (e.phase.name(), template.steps.len());
+    let head = format!(
+        "{},{stream},{phase},{},{},{tokens},{steps}",
+        e.number, e.begin_nanos, e.end_nanos
+    );
+    let (threads, context, flags) = (e.threads, e.context, e.flags);
+    format!(
+        "{head},{threads},{context},{},{flags},{count},{read},{written},{weight},{kv}",
+        e.template
+    )
+}
+
+fn tokens(definitions: &Definitions, e: &Evaluation, first: u64, f: &mut dyn FnMut(&str)) {
+    let template = &definitions.templates[e.template as usize];
+    let positions = e.first_of(template, CaptureKind::Positions);
+    for (i, id) in e.first_of(template, CaptureKind::Tokens).iter().enumerate() {
+        let text = definitions.tokens.get(&(*id as u32));
+        let text = text.map_or(String::new(), |t| String::from_utf8_lossy(t).into_owned());
+        let (token, sequence) = (first + i as u64, option(e.sequences.get(i)));
+        let (phase, position) = (e.phase.name(), option(positions.get(i)));
+        f(&format!(
+            "{token},{},{phase},{id},{text},{position},{sequence}",
+            e.number
+        ));
+    }
+}
+
+fn nodes(definitions: &Definitions, e: &Evaluation, f: &mut dyn FnMut(&str)) {
+    let mut begin = e.begin_nanos;
+    for (i, step) in definitions.templates[e.template as usize]
+        .steps
+        .iter()
+        .enumerate()
+    {
+        let end = e.step_nanos[i];
+        if end == 0 {
+            continue;
+        }
+        let (op, name) = (definitions.text(step.op), definitions.name(step.name));
+        let duration = end.saturating_sub(begin);
+        let (node, fused, layer) = (step.node, step.fused_nodes, option(step.layer));
+        f(&format!(
+            "{},{i},{node},{fused},{op},{name},{layer},{begin},{end},{duration}",
+            e.number
+        ));
+        begin = end;
+    }
+}
+
+fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut dyn FnMut(&str)) {
+    let template = &definitions.templates[e.template as usize];
+    let tokens = e.first_of(template, CaptureKind::Tokens).len() as u64;
+    for (i, step) in template
+        .steps
+        .iter()
+        .enumerate()
+        .filter(|&(i, _)| e.was_executed(i))
+    {
+        let op = definitions.text(step.op);
+        for_each_access(template, e, i, |access| {
+            let tensor = &definitions.tensors[access.def.tensor as usize];
+            let name = definitions.name(tensor.name);
+            let meaning = tensor.place.map(|_| Meaning::of(&name));
+            let token = access.element.filter(|_| match &access.def.region {
+                Region::Indexed(indexed) => indexed.count.iter().product::<u64>() == tokens,
+                Region::Fixed(_) => false,
+            });
+            let direction = match access.def.direction {
+                Direction::Read => "read",
+                Direction::Write => "write",
+            };
+            let operand = match access.def.operand {
+                Operand::Source(n) => format!("src{n}"),
+                Operand::Destination => "dst".into(),
+            };
+            let dims = &access.region.dims;
+            let strides: Vec<String> = dims.iter().map(|(n, s)| format!("{n}x{s}")).collect();
+            let row = [
+                e.number.to_string(),
+                i.to_string(),
+                op.clone(),
+                option(step.layer),
+                access.def.tensor.to_string(),
+                name.clone(),
+                tensor.kind.name().into(),
+                option(meaning.as_ref().map(|m| m.component.name())),
+                option(meaning.as_ref().map(|m| &m.role)),
+                e.phase.name().into(),
+                direction.into(),
+                operand,
+                option(access.expert),
+                option(token.map(|t| first_token + t)),
+                option(tensor.place.map(|p| p.file)),
+                option(tensor.place.map(|p| p.file_offset + access.region.offset)),
+                access.region.offset.to_string(),
+                access.region.bytes().to_string(),
+                dims.iter().map(|&(n, _)| n).product::<u64>().to_string(),
+                access.region.run_bytes.to_string(),
+                strides.join(" "),
+            ];
+            f(&row.join(","));
+        });
+    }
+}
+
+fn tensors(definitions: &Definitions, f: &mut dyn FnMut(&str)) {
+    for (i, tensor) in definitions.tensors.iter().enumerate() {
+        let name = definitions.name(tensor.name);
+        let meaning = tensor.place.map(|_| Meaning::of(&name));
+        let ty = GgmlType::from_u32(tensor.ggml_type).map_or("unknown", GgmlType::name);
+        let row = [
+            i.to_string(),
+            name.clone(),
+            tensor.kind.name().into(),
+            option(meaning.as_ref().map(|m| m.component.name())),
+            option(meaning.as_ref().map(|m| &m.role)),
+            option(meaning.as_ref().and_then(|m| m.layer)),
+            ty.into(),
+            gguf::structure::shape_text(&tensor.ne),
+            tensor.size_bytes.to_string(),
+            option(tensor.place.map(|p| p.file)),
+            option(tensor.place.map(|p| p.file_offset)),
+            definitions.text(tensor.buffer_type),
+            tensor.address.to_string(),
+        ];
+        f(&row.join(","));
+    }
+}
+
+fn option(value: Option<impl ToString>) -> String {
+    value.map_or(String::new(), |v| v.to_string())
+}

@@ -1,0 +1,171 @@
+"""The tables of a run, read by other tools: do they give the answers we give?
+
+usage: check_tables.py TENSORSCOPE RUN [SCHEMA_PAGE]
+
+Takes every view and every query of docs/trace-schema.md, asks DuckDB, and Spark where there
+is a Java, directly on RUN/tables/*.parquet, and compares with `tensorscope sql`. pandas, which has
+no SQL, computes the common ones by itself. Also: several runs as hive partitions.
+Prints `N passed, M failed`; exits 1 if any failed.
+"""
+
+import csv
+import io
+import math
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import duckdb
+import pandas
+
+TABLES = ["run", "tensors", "evals", "tokens", "nodes", "accesses", "routing", "traffic"]
+passed = failed = 0
+
+
+def check(title, ours, theirs):
+    """Rows in any order; numbers may differ in the last digits of a float."""
+    global passed, failed
+    difference = compare(rows(ours), rows(theirs))
+    if difference is None:
+        passed += 1
+    else:
+        failed += 1
+        print(f"{title}: {difference}")
+
+
+def rows(table):
+    return sorted(([value(cell) for cell in row] for row in table), key=lambda row: [sort_key(c) for c in row])
+
+
+def value(cell):
+    if cell is None or cell is pandas.NA or (isinstance(cell, float) and math.isnan(cell)) or cell == "":
+        return None
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return str(cell)
+
+
+def sort_key(cell):
+    # Floats are rounded for sorting, so that a last digit does not change the order.
+    if isinstance(cell, float):
+        return (1, float(f"{cell:.9g}"), "")
+    return (0, 0.0, "") if cell is None else (2, 0.0, cell)
+
+
+def compare(ours, theirs):
+    if len(ours) != len(theirs):
+        return f"{len(ours)} rows of ours, {len(theirs)} of theirs"
+    for a, b in zip(ours, theirs):
+        same = len(a) == len(b) and all(
+            math.isclose(x, y, rel_tol=1e-9) if isinstance(x, float) and isinstance(y, float) else x == y
+            for x, y in zip(a, b)
+        )
+        if not same:
+            return f"ours {a}, theirs {b}"
+    return None
+
+
+def documented(page):
+    """Views and queries of the page: (heading, SQL)."""
+    views, queries = page.split("\n## Queries\n")
+    views = views.split("\n## Views\n")[1]
+    block = re.compile(r"^### (.+?)\n.*?^```sql\n(.*?)\n```", re.S | re.M)
+    return block.findall(views), block.findall(queries)
+
+
+def ask(program, runs, sql):
+    command = [program, "sql", *map(str, runs), sql, "--format", "csv"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        sys.exit(f"{' '.join(command)}: {answer.stderr}")
+    return list(csv.reader(io.StringIO(answer.stdout)))[1:]
+
+
+def with_pandas(program, run):
+    frame = {t: pandas.read_parquet(run / "tables" / f"{t}.parquet") for t in TABLES}
+
+    def same(view, frame, columns):
+        check(f"pandas: {view}", ask(program, [run], f"SELECT {', '.join(columns)} FROM {view}"), frame[columns].values.tolist())
+
+    def sums(frame, keys):
+        grouped = frame.groupby(keys, observed=True, dropna=False)
+        return grouped.agg(accesses=("bytes", "size"), bytes=("bytes", "sum")).reset_index()
+
+    accesses, evals, nodes, routing = (frame[t] for t in ["accesses", "evals", "nodes", "routing"])
+    weights = accesses[accesses.kind == "weight"]
+    both = ["accesses", "bytes"]
+    same("bytes_by_component", sums(weights, ["phase", "component"]), ["phase", "component", *both])
+    same("bytes_by_kind", sums(accesses, ["phase", "kind", "direction"]), ["phase", "kind", "direction", *both])
+    same("bytes_by_layer", sums(accesses, ["phase", "layer", "kind"]), ["phase", "layer", "kind", *both])
+    same("bytes_by_op", sums(accesses, ["phase", "op", "direction"]), ["phase", "op", "direction", *both])
+    same("hot_tensors", sums(weights, ["tensor_name", "component", "role"]), ["tensor_name", "component", "role", *both])
+    by_op = nodes.groupby("op", observed=True).agg(nodes=("op", "size"), nanos=("duration_nanos", "sum"))
+    same("time_by_op", by_op.reset_index(), ["op", "nodes", "nanos"])
+    use = routing.groupby(["layer", "expert"]).agg(tokens=("eval", "size")).reset_index()
+    same("expert_use", use, ["layer", "expert", "tokens"])
+    speed = evals.assign(nanos=evals.end_nanos - evals.begin_nanos).groupby("phase", observed=True)[["tokens", "nanos"]].sum()
+    speed["tokens_per_second"] = speed.tokens * 1e9 / speed.nanos
+    same("tokens_per_second", speed.reset_index(), ["phase", "tokens", "tokens_per_second"])
+
+
+def with_duckdb(run, views):
+    connection = duckdb.connect()
+    for table in TABLES:
+        connection.sql(f"CREATE VIEW {table} AS SELECT * FROM '{run}/tables/{table}.parquet'")
+    for name, sql in views:
+        connection.sql(f"CREATE VIEW {name} AS {sql}")
+    return lambda sql: connection.sql(sql).fetchall()
+
+
+def with_spark(run, views):
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    for table in TABLES:
+        spark.read.parquet(f"{run}/tables/{table}.parquet").createOrReplaceTempView(table)
+    for name, sql in views:
+        spark.sql(sql).createOrReplaceTempView(name)
+    return lambda sql: [list(row) for row in spark.sql(sql).collect()]
+
+
+def several_runs(program, run):
+    """The same run twice, as partitions `run=a` and `run=b`."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [pathlib.Path(folder) / f"run={name}" for name in "ab"]
+        for copy in runs:
+            shutil.copytree(run, copy)
+        ours = ask(program, runs, "SELECT run, eval, SUM(bytes) FROM accesses GROUP BY run, eval")
+        files = f"read_parquet('{folder}/run=*/tables/accesses.parquet', hive_partitioning = true)"
+        theirs = duckdb.sql(f"SELECT run, eval, SUM(bytes) FROM {files} GROUP BY run, eval").fetchall()
+        check("duckdb: several runs", ours, theirs)
+
+
+def main():
+    program, run = sys.argv[1], pathlib.Path(sys.argv[2])
+    page = sys.argv[3] if len(sys.argv) > 3 else pathlib.Path(__file__).parents[2] / "docs/trace-schema.md"
+    views, queries = documented(pathlib.Path(page).read_text())
+    asked = [(name, f"SELECT * FROM {name}") for name, _ in views] + queries
+    ours = {title: ask(program, [run], sql) for title, sql in asked}
+    engines = [("duckdb", with_duckdb)]
+    if shutil.which("java"):
+        engines.append(("spark", with_spark))
+    else:
+        print("spark: left out, there is no java")
+    for name, engine in engines:
+        answer = engine(run, views)
+        for title, sql in asked:
+            check(f"{name}: {title}", ours[title], answer(sql))
+    with_pandas(program, run)
+    several_runs(program, run)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+/** Small helpers to build the page. Texts become text nodes: nothing here parses HTML. */
+
+type Child = Node | string | null | undefined | false;
+type Attributes = Record<string, string | number | boolean | null | undefined | ((event: never) => void)>;
+
+/**
+ * An element: `class`, `aria-…` and the like as attributes, `onclick` and other
+ * functions as listeners; null, undefined and false leave an attribute out.
+ */
+export function h<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  attributes: Attributes = {},
+  ...children: Child[]
+): HTMLElementTagNameMap[K] {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === 'function') element.addEventListener(name.slice(2), value as EventListener);
+    else element.setAttribute(name, value === true ? '' : String(value));
+  }
+  element.append(...children.filter((c): c is Node | string => c !== null && c !== undefined && c !== false));
+  return element;
+}
+
+/** A row of controls above a view. */
+export function toolbar(...children: Child[]): HTMLElement {
+  return h('div', { class: 'toolbar' }, ...children);
+}
+
+export interface Segmented {
+  element: HTMLElement;
+  /** Shows which value holds, without calling `pick`; options can be switched off. */
+  set(value: string, disabled?: readonly string[]): void;
+}
+
+/** A few exclusive choices side by side; a radio group for assistive technology. */
+export function segmented(
+  label: string,
+  options: readonly { value: string; text: string; title?: string }[],
+  pick: (value: string) => void,
+): Segmented {
+  const buttons = options.map((option) =>
+    h('button', {
+      type: 'button', role: 'radio', 'aria-checked': 'false', title: option.title, 'data-value': option.value,
+      onclick: () => pick(option.value),
+    }, option.text),
+  );
+  const group = h('div', { class: 'segmented', role: 'radiogroup', 'aria-label': label }, ...buttons);
+  group.addEventListener('keydown', (event) => {
+    const step = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
+    if (!step) return;
+    const usable = buttons.filter((button) => !button.disabled);
+    const at = usable.indexOf(document.activeElement as HTMLButtonElement);
+    const next = usable[(at + step + usable.length) % usable.length];
+    next?.focus();
+    next?.click();
+    event.preventDefault();
+    event.stopPropagation();
+  });
+  return {
+    element: h('div', { class: 'control' }, h('span', { class: 'control-label' }, label), group),
+    set(value, disabled = []) {
+      for (const button of buttons) {
+        const own = button.dataset['value'] as string;
+        button.setAttribute('aria-checked', String(own === value));
+        button.disabled = disabled.includes(own);
+      }
+    },
+  };
+}
+
+/** What lies over a view that has nothing to draw. */
+export class Cover {
+  private readonly box: HTMLElement;
+
+  /** `host` must be positioned (class `stage` is). */
+  constructor(private readonly host: HTMLElement) {
+    this.box = h('div', { class: 'cover', role: 'status' });
+    this.box.hidden = true;
+  }
+
+  busy(text = 'computing…'): void {
+    this.put('busy', text);
+  }
+  empty(text = 'no access passes this filter'): void {
+    this.put('empty', text, 'press Esc to clear the filter');
+  }
+  error(text: string): void {
+    this.put('error', text);
+  }
+  clear(): void {
+    this.box.hidden = true;
+  }
+
+  private put(kind: string, text: string, hint?: string): void {
+    if (!this.box.isConnected) this.host.append(this.box);
+    this.box.dataset['kind'] = kind;
+    const lines: Node[] = [
+      h('div', { class: 'cover-text' }, kind === 'busy' && h('span', { class: 'spinner', 'aria-hidden': 'true' }), text),
+    ];
+    if (hint) lines.push(h('div', { class: 'cover-hint' }, hint));
+    this.box.replaceChildren(...lines);
+    this.box.hidden = false;
+  }
+}

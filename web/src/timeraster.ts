@@ -1,0 +1,103 @@
+/** Rasters over time as images, and what lies under the pointer when there are single nodes and accesses. */
+import { paint, scaled } from './canvas';
+import { packed, type Colours } from './colours';
+import type { RasterLayer } from './plot';
+import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from './types';
+
+/** How much more than the window is fetched, on each side. */
+const PAD = 0.25;
+
+/** A window widened on both sides, within its limits, in whole numbers. */
+export function padded(low: number, high: number, limits: [number, number]): [number, number] {
+  const room = (high - low) * PAD;
+  return [Math.max(limits[0], Math.floor(low - room)), Math.min(limits[1], Math.ceil(high + room))];
+}
+
+/** Lanes by layer: the colour says which op, the strength how busy it is. */
+export function paintLanes(
+  header: Extract<NodesHeader, { kind: 'raster' }>, values: Float32Array, opNames: readonly string[], colours: Colours,
+): RasterLayer {
+  const ops = opNames.map((op) => packed(colours.op(op)) & 0xffffff);
+  const rows = header.lanes.length;
+  // Of many layers each is busy for a small share of the time: relative to the busiest.
+  const busiest = values.reduce((most, value) => (value > most ? value : most), 1e-9);
+  const image = cells(header.w, rows, (i) => {
+    const op = header.ops[i] ?? -1;
+    // Busy at all must be seen, however short it was.
+    return op < 0 ? 0 : coloured(ops[op] ?? 0x888888, 0.25 + 0.75 * Math.sqrt((values[i] ?? 0) / busiest));
+  });
+  return { image, x0: header.t0, x1: header.t1, y0: 0, y1: rows };
+}
+
+/** Offsets by bytes. */
+export function paintBytes({ header, values }: Raster<OffsetsHeader>, colours: Colours): RasterLayer {
+  const image = paint(values, header.w, header.h, colours.counts, { max: header.max, scale: 'sqrt', zero: 0 });
+  return { image, ...place(header) };
+}
+
+/** Offsets by token: the colour says which one, the strength how many bytes. */
+export function paintTokens({ header, values }: Raster<OffsetsHeader>, shareAt: (time: number) => number, colours: Colours): RasterLayer {
+  const columns = Uint32Array.from({ length: header.w }, (_, x) => {
+    const time = header.t0 + ((x + 0.5) / header.w) * (header.t1 - header.t0);
+    return (colours.time[Math.round(shareAt(time) * 255)] as number) & 0xffffff;
+  });
+  const image = cells(header.w, header.h, (i) => {
+    const value = values[i] ?? 0;
+    return value > 0 ? coloured(columns[i % header.w] as number, 0.45 + 0.55 * scaled(value, header.max, 'sqrt')) : 0;
+  });
+  return { image, ...place(header) };
+}
+
+/** The node of a lane at a moment, or the nearest within the slack. */
+export function spanAt(spans: readonly Span[], layer: number | null, time: number, slack: number): Span | null {
+  let best: Span | null = null;
+  let distance = slack;
+  for (const span of spans) {
+    if (span.layer !== layer) continue;
+    const away = Math.max(0, span.begin - time, time - span.end);
+    if (away < distance || (away === 0 && distance > 0)) {
+      best = span;
+      distance = away;
+    }
+  }
+  return best;
+}
+
+/** The access at a place, or the nearest within the slacks. */
+export function accessAt(
+  accesses: readonly ExactAccess[], at: { x: number; y: number }, slackX: number, slackY: number,
+): ExactAccess | null {
+  let best: ExactAccess | null = null;
+  let distance = Number.POSITIVE_INFINITY;
+  for (const access of accesses) {
+    const dx = Math.max(0, access.begin - at.x, at.x - access.end);
+    const dy = Math.max(0, access.offset - at.y, at.y - access.offset - access.bytes);
+    if (dx > slackX || dy > slackY) continue;
+    const away = dx / slackX + dy / slackY;
+    if (away < distance) {
+      best = access;
+      distance = away;
+    }
+  }
+  return best;
+}
+
+function place(header: OffsetsHeader): { x0: number; x1: number; y0: number; y1: number } {
+  return { x0: header.t0, x1: header.t1, y0: header.o0, y1: header.o1 };
+}
+
+function coloured(rgb: number, alpha: number): number {
+  return ((Math.round(255 * Math.min(1, alpha)) << 24) | rgb) >>> 0;
+}
+
+/** An image of one pixel per cell, 0xAABBGGRR each. */
+function cells(width: number, height: number, colour: (i: number) => number): HTMLCanvasElement {
+  const image = document.createElement('canvas');
+  image.width = Math.max(1, width);
+  image.height = Math.max(1, height);
+  const data = new ImageData(image.width, image.height);
+  const pixels = new Uint32Array(data.data.buffer);
+  for (let i = 0; i < width * height; i++) pixels[i] = colour(i);
+  (image.getContext('2d') as CanvasRenderingContext2D).putImageData(data, 0, 0);
+  return image;
+}

@@ -1,0 +1,93 @@
+/** Nodes, accesses and evaluations in words: tooltips, the line of the selected node, the key of colours, CSV. */
+import type { Colours } from './colours';
+import { h } from './dom';
+import * as format from './format';
+import type { EvalDetail, EvalName, EvalStep, ExactAccess, NodesHeader, OffsetsHeader, Span } from './types';
+
+type Line = [string, string];
+
+export function evalLines(name: EvalName, text: string | null): Line[] {
+  const last = name.tokens > 1 ? `–${format.integer(name.first_token + name.tokens - 1)}` : '';
+  const quoted = text === null ? '' : ` “${format.tokenText(text).slice(0, 60)}”`;
+  return [
+    ['evaluation', `${format.integer(name.eval)} (${name.phase})`],
+    ['token', `${format.integer(name.first_token)}${last}${quoted}`],
+  ];
+}
+
+export function spanLines(span: Span): Line[] {
+  const length = span.end - span.begin;
+  return [
+    ['takes', `${format.nanos(length)} (${format.exactNanos(length)})`],
+    ['begins', format.exactNanos(span.begin)],
+    ['layer', span.layer === null ? 'none' : String(span.layer)],
+    ['component', span.component],
+    ['bytes', `${format.bytes(span.bytes)} (${format.integer(span.bytes)})`],
+    ['node', `step ${span.step}`],
+  ];
+}
+
+export function accessLines(access: ExactAccess): Line[] {
+  const lines: Line[] = [
+    ['reads', `${format.bytes(access.bytes)} (${format.integer(access.bytes)} bytes)`],
+    ['offset', `${format.integer(access.offset)} (${format.hex(access.offset)})`],
+    ['op', `${access.op}, step ${access.step}`],
+  ];
+  if (access.expert !== null) lines.push(['expert', String(access.expert)]);
+  lines.push(['from', format.exactNanos(access.begin)], ['to', format.exactNanos(access.end)]);
+  return lines;
+}
+
+/** Exact values of one node, side by side. */
+export function selectedLine(detail: EvalDetail, step: EvalStep): HTMLElement[] {
+  const weights = step.ranges.reduce((sum, [, size]) => sum + size, 0);
+  const ranges = `${step.ranges.length} range${step.ranges.length === 1 ? '' : 's'}`;
+  const line = [
+    h('b', {}, `${step.op} ${step.name}`),
+    h('span', {}, `evaluation ${detail.eval}, step ${step.step}`),
+    h('span', {}, format.layer(step.layer)),
+    h('span', {}, `${format.exactNanos(step.begin)} + ${format.exactNanos(step.end - step.begin)}`),
+    h('span', {}, `${format.integer(weights)} bytes of weights in ${ranges}`),
+  ];
+  if (step.experts.length > 0) line.push(h('span', {}, `experts ${step.experts.slice(0, 12).join(', ')}`));
+  return line;
+}
+
+/** Which colours mean what among the nodes in sight. */
+export function nodeKey(header: NodesHeader, by: 'op' | 'component', ops: readonly string[], colours: Colours): HTMLElement[] {
+  const isByOp = by === 'op' || header.kind === 'raster';
+  const used = new Set<string>();
+  if (header.kind === 'spans') for (const span of header.spans) used.add(isByOp ? span.op : span.component);
+  else for (const op of new Set(header.ops)) if (op >= 0) used.add(ops[op] ?? '');
+  const grey = colours.op('');
+  const named = [...used].sort().filter((name) => !isByOp || colours.op(name) !== grey);
+  const items = named.map((name) => keyItem(name, isByOp ? colours.op(name) : colours.component(name)));
+  // Ops without a colour of their own share one entry.
+  if (named.length < used.size) items.push(keyItem('other ops', grey));
+  if (by === 'component' && header.kind === 'raster') items.push(h('span', {}, '(by op until zoomed in to nodes)'));
+  return items;
+}
+
+function keyItem(name: string, colour: string): HTMLElement {
+  const swatch = h('i', { class: 'swatch' });
+  swatch.style.background = colour;
+  return h('span', {}, swatch, name);
+}
+
+export function spansCsv(spans: readonly Span[]): string {
+  return format.csvLine(['eval', 'step', 'layer', 'op', 'name', 'component', 'begin_nanos', 'end_nanos', 'bytes', 'token']) +
+    spans.map((s) => format.csvLine([s.eval, s.step, s.layer, s.op, s.name, s.component, s.begin, s.end, s.bytes, s.token])).join('');
+}
+
+/** Cells that are not empty, with their borders. */
+export function offsetsCsv(header: OffsetsHeader, values: Float32Array): string {
+  const { t0, t1, o0, o1, w, h: rows } = header;
+  const border = (low: number, high: number, k: number, n: number) => Math.round(low + ((high - low) * k) / n);
+  let text = format.csvLine(['begin_nanos', 'end_nanos', 'offset_begin', 'offset_end', 'bytes']);
+  values.forEach((value, i) => {
+    if (!(value > 0)) return;
+    const [x, y] = [i % w, Math.floor(i / w)];
+    text += format.csvLine([border(t0, t1, x, w), border(t0, t1, x + 1, w), border(o0, o1, y, rows), border(o0, o1, y + 1, rows), value]);
+  });
+  return text;
+}

@@ -1,0 +1,492 @@
+/**
+ * The model file as a map of bytes.
+ *
+ * In row order the vertical axis is the offset, so that pan and zoom are those
+ * of every plot; cells have a fixed width, and zooming in halves the bytes of a
+ * cell. The server divides the whole model into N cells, so that N alone decides
+ * the raster: panning at one zoom needs no request at all. In Hilbert order the
+ * whole model fills a square, and what is near in the file is near on the map.
+ */
+import { drawLegend, fit, paint, svgDocument, unscaled, type Pen, type Scale } from '../canvas';
+import { packed, withAlpha, type Table } from '../colours';
+import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
+import { layerRanges, owners, rowBytes, tensorAt, tensorBefore, type RowLayout } from '../filemap';
+import * as format from '../format';
+import { drawOwners, hilbertCurve, hilbertIndex } from '../hilbert';
+import { Plot, type PlotPoint } from '../plot';
+import type { State } from '../state';
+import type { TooltipLine } from '../tooltip';
+import type { MapHeader, Place, Raster, Tensor } from '../types';
+import type { App, View } from '../view';
+import type { Tick } from '../ticks';
+
+type Metric = 'accesses' | 'bytes' | 'recency' | 'residency' | 'faults';
+
+const CELL_PX = 9;
+const GUTTER_PX = 232;
+/** What the server is ready to send. */
+const MOST_CELLS = 8192;
+const METRICS: { value: Metric; text: string; title: string }[] = [
+  { value: 'accesses', text: 'accesses', title: 'how often each byte was read' },
+  { value: 'bytes', text: 'bytes', title: 'bytes read' },
+  { value: 'recency', text: 'recency', title: 'time since the last read' },
+  { value: 'residency', text: 'residency', title: 'share of the pages in memory now' },
+  { value: 'faults', text: 'faults', title: 'page faults' },
+];
+const TITLES: Record<Metric, string> = {
+  accesses: 'mean reads of a byte', bytes: 'bytes read per cell', recency: 'since the last read',
+  residency: 'pages in memory now', faults: 'page faults',
+};
+
+export function map(): View {
+  return new MapView();
+}
+
+class MapView implements View {
+  id = 'map';
+  title = 'Map';
+  key = '1';
+  help: [string, string][] = [
+    ['click', 'filter all views by the layer, component and expert of that byte'],
+    ['wheel, + −', 'zoom into the file'],
+    ['m', 'next metric'],
+    ['o', 'rows or Hilbert order'],
+  ];
+  private app!: App;
+  private plot!: Plot;
+  private cover!: Cover;
+  private controls!: { metric: Segmented; order: Segmented; scale: Segmented };
+  private raster: Raster<MapHeader> | null = null;
+  private image: HTMLCanvasElement | null = null;
+  private layout: RowLayout | null = null;
+  /** Bytes read of each component, for the key of the Hilbert map. */
+  private read = new Map<string, number>();
+  private hovered = 0;
+  private available: readonly string[] = ['accesses', 'bytes', 'recency'];
+
+  mount(root: HTMLElement, app: App): void {
+    this.app = app;
+    this.raster = null;
+    this.image = null;
+    const metric = segmented('colour', METRICS, (value) => app.setOpt('map.metric', value === 'accesses' ? null : value));
+    const order = segmented('order', [
+      { value: 'rows', text: 'rows', title: 'along the file, row by row' },
+      { value: 'hilbert', text: 'Hilbert', title: 'what is near in the file is near on the map' },
+    ], (value) => app.setOpt('map.order', value === 'rows' ? null : value));
+    const scale = segmented('scale', [{ value: 'linear', text: 'linear' }, { value: 'log', text: 'log' }],
+      (value) => app.setOpt('map.scale', value === 'linear' ? null : value));
+    this.controls = { metric, order, scale };
+    const host = h('div', {});
+    const stage = h('div', { class: 'stage' }, host);
+    root.append(
+      toolbar(metric.element, order.element, scale.element, h('span', { class: 'spacer' }),
+        h('span', { class: 'hint' }, 'click a cell to filter all views by its layer, component and expert')),
+      stage);
+    const total = Math.max(1, app.info.model.size_bytes);
+    this.cover = new Cover(stage);
+    this.plot = new Plot(host, {
+      label: 'map of the model file, coloured by how its bytes were read',
+      x: { label: '', kind: 'bytes', limits: [0, 1], isFixed: true, ticks: (...a) => this.columnTicks(...a) },
+      y: { label: 'file offset', kind: 'bytes', limits: [0, total], shortest: 64, clearance: 6 },
+      margin: { left: 84, right: GUTTER_PX, top: 30, bottom: 34 },
+      colours: () => this.app.colours,
+      draw: (context) => this.draw(context),
+      decorate: (pen) => this.decorate(pen),
+      hover: (point) => void this.hover(point),
+      // A byte that the server does not know is no reason to change the filter.
+      click: (point) => void this.click(point).catch(() => undefined),
+      resized: () => app.setState({}, { replace: true }),
+      moved: (plot) => {
+        const { low, high, isWhole } = plot.y;
+        app.setState({ offset: isWhole ? null : [Math.round(low), Math.round(high)] }, { replace: true });
+      },
+    });
+  }
+
+  unmount(): void {
+    this.plot.destroy();
+    this.hovered = -1;
+  }
+
+  async update(state: State): Promise<void> {
+    const { app, plot } = this;
+    const metric = this.metric(state);
+    const isHilbert = this.isHilbert(state);
+    this.controls.metric.set(metric, METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)));
+    this.controls.order.set(isHilbert ? 'hilbert' : 'rows');
+    this.controls.scale.set(this.scale(state), metric === 'recency' || metric === 'residency' ? ['linear', 'log'] : []);
+    const total = Math.max(1, app.info.model.size_bytes);
+    plot.y.options.limits = [0, total];
+    plot.y.options.isFixed = isHilbert;
+    plot.y.options.label = isHilbert ? '' : 'file offset';
+    plot.y.options.isHidden = isHilbert;
+    plot.x.options.isHidden = isHilbert;
+    if (state.offset && !isHilbert) plot.y.show(...state.offset);
+    else plot.y.showAll();
+    plot.redraw();
+
+    const columns = Math.max(8, Math.floor(plot.innerWidth / CELL_PX));
+    const cells = isHilbert ? this.hilbertSide() ** 2 : this.rowCells(columns, total);
+    const [raster, summary] = await Promise.all([
+      app.api.map({ cells, metric }, state.filter),
+      isHilbert ? app.api.summary(state.filter, 'map-key') : null,
+    ]);
+    this.read = new Map(summary?.by_component.map((c) => [c.component, c.bytes]));
+    this.available = raster.header.available;
+    this.controls.metric.set(metric, METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)));
+    this.raster = raster;
+    this.layout = { columns, cellBytes: raster.header.cell_bytes, totalBytes: total };
+    this.image = this.paintCells(isHilbert);
+    const isEmpty = metric === 'recency' ? raster.values.every(Number.isNaN) : !(raster.header.max > 0);
+    if (isEmpty) this.cover.empty(metric === 'residency' ? 'no page of the model is in memory' : undefined);
+    else this.cover.clear();
+    plot.redraw();
+  }
+
+  onKey(event: KeyboardEvent): boolean {
+    if (event.key === 'm') {
+      const usable = METRICS.filter((m) => this.available.includes(m.value));
+      const at = usable.findIndex((m) => m.value === this.metric(this.app.state));
+      this.app.setOpt('map.metric', usable[(at + 1) % usable.length]?.value ?? null);
+      return true;
+    }
+    if (event.key === 'o') {
+      this.app.setOpt('map.order', this.isHilbert(this.app.state) ? null : 'hilbert');
+      return true;
+    }
+    return this.plot.onKey(event);
+  }
+
+  exportCanvas(): HTMLCanvasElement {
+    return this.plot.canvas;
+  }
+
+  exportSvg(): string {
+    return svgDocument([this.plot.svg()], this.app.colours.background);
+  }
+
+  exportCsv(): string {
+    const { raster } = this;
+    if (!raster) return '';
+    const { tensors } = this.app.info;
+    let text = format.csvLine(['cell', 'begin', 'end', raster.header.metric, 'tensor', 'layer', 'component']);
+    raster.values.forEach((value, i) => {
+      const begin = i * raster.header.cell_bytes;
+      if (begin >= raster.header.total_bytes) return;
+      const tensor = tensorAt(tensors, begin);
+      const end = Math.min(raster.header.total_bytes, begin + raster.header.cell_bytes);
+      text += format.csvLine([i, begin, end, Number.isNaN(value) ? '' : value, tensor?.name, tensor?.layer, tensor?.component]);
+    });
+    return text;
+  }
+
+  private metric(state: State): Metric {
+    const wanted = state.opt['map.metric'];
+    return METRICS.find((m) => m.value === wanted)?.value ?? 'accesses';
+  }
+  private isHilbert(state: State): boolean {
+    return state.opt['map.order'] === 'hilbert';
+  }
+  private scale(state: State): Scale {
+    return state.opt['map.scale'] === 'log' ? 'log' : 'linear';
+  }
+
+  /** Cells of the whole model such that those in sight have about the wanted size; a power of two times the rows that fit. */
+  private rowCells(columns: number, total: number): number {
+    const inSight = columns * Math.max(4, Math.floor(this.plot.innerHeight / CELL_PX));
+    const zoom = 2 ** Math.round(Math.log2(total / this.plot.y.span));
+    return Math.max(1, Math.min(MOST_CELLS, inSight * zoom, total));
+  }
+
+  private hilbertSide(): number {
+    const room = Math.min(this.plot.innerWidth, this.plot.innerHeight);
+    return Math.min(2 ** Math.floor(Math.log2(MOST_CELLS) / 2), 256, 2 ** Math.max(4, Math.floor(Math.log2(room / 3))));
+  }
+
+  private colourTable(): Table {
+    const { colours } = this.app;
+    // What was read just now is bright, whatever the theme.
+    return this.raster?.header.metric === 'recency' ? colours.time.slice().reverse() : colours.counts;
+  }
+
+  private paintCells(isHilbert: boolean): HTMLCanvasElement | null {
+    const { raster, layout } = this;
+    if (!raster || !layout) return null;
+    const { header, values } = raster;
+    const options = {
+      max: header.metric === 'residency' ? 1 : header.max,
+      scale: this.scaleNow(),
+      nothing: packed(this.app.colours.panel),
+      zero: header.metric === 'recency' ? (this.colourTable()[0] as number) : packed(this.app.colours.panel),
+    };
+    const inFile = Math.min(values.length, Math.ceil(header.total_bytes / header.cell_bytes));
+    if (!isHilbert) {
+      return paint(values.subarray(0, inFile), layout.columns, Math.ceil(inFile / layout.columns), this.colourTable(), options);
+    }
+    const side = Math.round(Math.sqrt(values.length));
+    const curve = hilbertCurve(side);
+    const placed = new Float32Array(side * side).fill(Number.NaN);
+    for (let d = 0; d < inFile; d++) placed[curve[d] as number] = values[d] as number;
+    return paint(placed, side, side, this.colourTable(), options);
+  }
+
+  private scaleNow(): Scale {
+    const metric = this.raster?.header.metric;
+    return metric === 'recency' || metric === 'residency' ? 'linear' : this.scale(this.app.state);
+  }
+
+  private draw(context: CanvasRenderingContext2D): void {
+    const { image, layout, plot } = this;
+    if (!image || !layout) return;
+    if (this.isHilbert(this.app.state)) return this.drawHilbert(context, image);
+    const row = rowBytes(layout);
+    plot.drawRaster(context, { image, x0: 0, x1: 1, y0: 0, y1: image.height * row });
+    const rowPx = (row / plot.y.span) * plot.innerHeight;
+    const cellPx = plot.innerWidth / layout.columns;
+    this.drawGaps(context, rowPx, cellPx);
+    this.drawBorders(context, layout, cellPx);
+  }
+
+  /** Thin lines between cells, so that they read as cells. */
+  private drawGaps(context: CanvasRenderingContext2D, rowPx: number, cellPx: number): void {
+    const { plot, layout } = this;
+    if (!layout || rowPx < 5 || cellPx < 5) return;
+    context.fillStyle = withAlpha(this.app.colours.background, 0.6);
+    const { left, top } = plot.margin;
+    for (let c = 1; c < layout.columns; c++) context.fillRect(left + c * cellPx - 0.5, top, 1, plot.innerHeight);
+    const row = rowBytes(layout);
+    for (let r = Math.floor(plot.y.low / row); r * row < plot.y.high; r++) {
+      context.fillRect(left, plot.py(r * row) - 0.5, plot.innerWidth, 1);
+    }
+  }
+
+  /** A border where a tensor or layer begins. */
+  private drawBorders(context: CanvasRenderingContext2D, layout: RowLayout, cellPx: number): void {
+    const { plot } = this;
+    const { colours, info } = this.app;
+    const { left } = plot.margin;
+    const right = left + plot.innerWidth;
+    const row = rowBytes(layout);
+    // Many layers in sight: thinner lines, lest the borders hide the map.
+    const perLayer = (info.model.size_bytes / Math.max(1, info.layers.length) / plot.y.span) * plot.innerHeight;
+    const isCrowded = perLayer < 48;
+    for (let i = Math.max(1, tensorBefore(info.tensors, plot.y.low - row)); i < info.tensors.length; i++) {
+      const tensor = info.tensors[i] as Tensor;
+      if (tensor.begin > plot.y.high) break;
+      const isLayer = tensor.layer !== info.tensors[i - 1]?.layer;
+      if (!isLayer && tensor.size_bytes <= layout.cellBytes * 2) continue;
+      const r = Math.floor(tensor.begin / row);
+      const x = Math.round(left + ((tensor.begin - r * row) / layout.cellBytes) * cellPx);
+      const top = Math.round(plot.py(r * row));
+      const bottom = Math.round(plot.py((r + 1) * row));
+      context.fillStyle = withAlpha(colours.accent, isLayer ? 1 : isCrowded ? 0.3 : 0.55);
+      const width = isLayer && !isCrowded ? 2 : 1;
+      context.fillRect(x - width / 2, top, width, bottom - top);
+      context.fillRect(x, top - width / 2, right - x, width);
+      context.fillRect(left, bottom - width / 2, x - left, width);
+    }
+  }
+
+  /** Left of each row the component that owns most of it. */
+  private drawComponents(pen: Pen, layout: RowLayout): void {
+    const { plot } = this;
+    const { colours, info } = this.app;
+    const row = rowBytes(layout);
+    const bottom = plot.margin.top + plot.innerHeight;
+    for (let r = Math.floor(plot.y.low / row); r * row < Math.min(plot.y.high, layout.totalBytes); r++) {
+      const y0 = Math.max(plot.margin.top, plot.py(r * row));
+      const y1 = Math.min(bottom, plot.py((r + 1) * row));
+      const shares = new Map<string, number>();
+      for (let i = Math.max(0, tensorBefore(info.tensors, r * row)); i < info.tensors.length; i++) {
+        const tensor = info.tensors[i] as Tensor;
+        if (tensor.begin >= (r + 1) * row) break;
+        const part = Math.min(tensor.begin + tensor.size_bytes, (r + 1) * row) - Math.max(tensor.begin, r * row);
+        if (part > 0) shares.set(tensor.component, (shares.get(tensor.component) ?? 0) + part);
+      }
+      const most = [...shares].sort((a, b) => b[1] - a[1])[0];
+      if (most && y1 > y0) pen.rect(plot.margin.left - 6, y0, 4, y1 - y0 - (y1 - y0 > 4 ? 1 : 0), colours.component(most[0]));
+    }
+  }
+
+  private hilbertSquare(): { x: number; y: number; size: number } {
+    const { plot } = this;
+    const size = Math.min(plot.innerWidth, plot.innerHeight);
+    return { x: plot.margin.left, y: plot.margin.top, size };
+  }
+
+  private drawHilbert(context: CanvasRenderingContext2D, image: HTMLCanvasElement): void {
+    const { x, y, size } = this.hilbertSquare();
+    const { colours, info } = this.app;
+    context.fillStyle = colours.background;
+    context.fillRect(this.plot.margin.left, this.plot.margin.top, this.plot.innerWidth, this.plot.innerHeight);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(image, x, y, size, size);
+    drawOwners(context, { x, y, size }, image.width, this.raster?.header.cell_bytes ?? 1, info, colours);
+  }
+
+  /** The legend above, and beside the rows the names of layers and tensors. */
+  private decorate(pen: Pen): void {
+    const { plot, raster, layout } = this;
+    const { colours, info } = this.app;
+    if (!raster || !layout) return;
+    const metric = raster.header.metric as Metric;
+    const max = metric === 'residency' ? 1 : raster.header.max;
+    const isRecency = metric === 'recency';
+    const value = (v: number) => this.value(v);
+    drawLegend(pen, plot.width - 16, 14, {
+      title: TITLES[metric],
+      table: this.colourTable(),
+      colour: colours.muted,
+      low: isRecency ? 'just now' : this.scaleNow() === 'log' ? `≤ ${value(unscaled(0, max, 'log'))}` : value(0),
+      high: value(max),
+    });
+    const right = plot.margin.left + plot.innerWidth;
+    if (this.isHilbert(this.app.state)) {
+      const { x, y, size } = this.hilbertSquare();
+      const note = `1 cell = ${format.bytes(raster.header.cell_bytes)}`;
+      pen.text(note, x, y + size + 14, { colour: colours.muted, baseline: 'middle' });
+      this.componentKey(pen, Math.min(x + size + 24, right + 14), y + 8);
+      return;
+    }
+    pen.text(`1 cell = ${format.bytes(raster.header.cell_bytes)}, 1 row = ${format.bytes(rowBytes(layout))}`,
+      plot.margin.left + plot.innerWidth, plot.height - 8, { colour: colours.muted, align: 'right' });
+
+    const top = plot.margin.top;
+    const bottom = top + plot.innerHeight;
+    const clamp = (y: number) => Math.max(top, Math.min(bottom, y));
+    const bandX = right + 8;
+    for (const range of layerRanges(info.tensors)) {
+      if (range.end < plot.y.low || range.begin > plot.y.high) continue;
+      const [y0, y1] = [clamp(plot.py(range.begin)), clamp(plot.py(range.end))];
+      if (y1 - y0 < 3) continue;
+      pen.rect(bandX, y0 + 1, 3, Math.max(1, y1 - y0 - 2), range.layer === null ? colours.line : colours.accent);
+      if (y1 - y0 >= 12) {
+        pen.text(range.layer === null ? '–' : `L${range.layer}`, bandX + 8, y0 + 8, { colour: colours.text });
+      }
+    }
+    this.drawComponents(pen, layout);
+    let nextFree = top;
+    for (const owner of owners(info.tensors, (size) => (size / plot.y.span) * plot.innerHeight >= 13)) {
+      if (owner.end < plot.y.low || owner.begin > plot.y.high) continue;
+      const [y0, y1] = [clamp(plot.py(owner.begin)), clamp(plot.py(owner.end))];
+      const y = Math.max(y0 + 8, nextFree);
+      if (y1 - y0 < 6 || y - 4 > y1) continue;
+      nextFree = y + 13;
+      pen.rect(bandX + 36, y - 4, 7, 7, colours.component(owner.component));
+      pen.text(fit(pen, owner.name, plot.width - bandX - 60), bandX + 48, y, { colour: colours.muted });
+    }
+  }
+
+  /** Beside the square: what the components weigh and how much of them was read. */
+  private componentKey(pen: Pen, x: number, y: number): void {
+    const { colours, info } = this.app;
+    const sizes = new Map<string, number>();
+    for (const tensor of info.tensors) sizes.set(tensor.component, (sizes.get(tensor.component) ?? 0) + tensor.size_bytes);
+    const rows = [...sizes].sort((a, b) => b[1] - a[1]);
+    const most = rows[0]?.[1] ?? 1;
+    const [nameX, sizeX, readX, barX] = [x + 16, x + 190, x + 270, x + 286];
+    const barWidth = Math.max(0, Math.min(200, this.plot.width - barX - 90));
+    const head = { colour: colours.muted, align: 'right' } as const;
+    pen.text('component', nameX, y, { colour: colours.muted });
+    pen.text('size', sizeX, y, head);
+    pen.text('read', readX, y, head);
+    rows.forEach(([component, size], i) => {
+      const line = y + 22 + i * 20;
+      const read = this.read.get(component) ?? 0;
+      pen.rect(x, line - 5, 10, 10, colours.component(component));
+      pen.text(component, nameX, line, { colour: colours.text });
+      pen.text(format.bytes(size), sizeX, line, { colour: colours.text, align: 'right' });
+      pen.text(format.bytes(read), readX, line, { colour: colours.text, align: 'right' });
+      pen.rect(barX, line - 5, (barWidth * size) / most, 10, withAlpha(colours.component(component), 0.75));
+      pen.text(`${format.count(Number((read / size).toPrecision(3))).replace(' ', '')}× its size`, barX + (barWidth * size) / most + 6, line, { colour: colours.muted });
+    });
+    pen.text('thin lines: borders of tensors, thick ones: of layers', x, y + 34 + rows.length * 20, { colour: colours.muted });
+  }
+
+  private value(v: number): string {
+    switch (this.raster?.header.metric) {
+      case 'accesses': return `${format.count(Math.round(v * 100) / 100).replace(' ', '')}×`;
+      case 'bytes': return format.bytes(v);
+      case 'recency': return Number.isNaN(v) ? 'never' : format.nanos(v);
+      case 'residency': return format.percent(v);
+      default: return format.count(v);
+    }
+  }
+
+  private columnTicks(_low: number, _high: number, pixels: number): Tick[] {
+    if (!this.layout) return [];
+    const row = rowBytes(this.layout);
+    const most = Math.max(2, Math.floor(pixels / 110));
+    const step = 2 ** Math.ceil(Math.log2(row / most));
+    const ticks: Tick[] = [];
+    for (let at = 0; at <= row * 0.97; at += step) ticks.push({ at: at / row, text: `+${roundBytes(at)}` });
+    return ticks;
+  }
+
+  /** Offset under the pointer and its cell; null beside the file. */
+  private place(point: PlotPoint): { offset: number; cell: number } | null {
+    const { plot, layout, raster, image } = this;
+    if (!layout || !raster || !image) return null;
+    let offset: number;
+    if (this.isHilbert(this.app.state)) {
+      const { size } = this.hilbertSquare();
+      const side = image.width;
+      const gx = Math.floor((((point.x - plot.x.low) / plot.x.span) * plot.innerWidth / size) * side);
+      const gy = Math.floor((((point.y - plot.y.low) / plot.y.span) * plot.innerHeight / size) * side);
+      if (gx >= side || gy >= side) return null;
+      offset = hilbertIndex(side, gx, gy) * raster.header.cell_bytes;
+    } else {
+      const row = rowBytes(layout);
+      offset = Math.floor(point.y / row) * row + Math.floor(point.x * row);
+    }
+    if (offset < 0 || offset >= raster.header.total_bytes) return null;
+    return { offset, cell: Math.floor(offset / raster.header.cell_bytes) };
+  }
+
+  private async hover(point: PlotPoint | null): Promise<void> {
+    const { app, raster } = this;
+    const ask = ++this.hovered;
+    const at = point && this.place(point);
+    if (!point || !at || !raster) {
+      app.tooltip.hide();
+      return;
+    }
+    let found: Place;
+    try {
+      found = await app.api.locate(at.offset);
+    } catch {
+      return;
+    }
+    if (ask !== this.hovered) return;
+    const value = raster.values[at.cell] ?? Number.NaN;
+    const lines: TooltipLine[] = [[TITLES[raster.header.metric as Metric], this.value(value)]];
+    if (found.name !== null) {
+      lines.push(['layer', found.layer === null ? 'none' : String(found.layer)]);
+      lines.push(['component', [found.component, found.role].filter(Boolean).join(' · ')]);
+      if (found.expert !== null) lines.push(['expert', String(found.expert)]);
+      if (found.head !== null) lines.push(['head', found.head]);
+      lines.push(['in tensor', `byte ${format.integer(found.offset_in_tensor ?? 0)} of ${format.integer(found.size_bytes ?? 0)} (${found.type ?? ''})`]);
+    }
+    if (found.file !== null && app.info.model.files.length > 1) lines.push(['file', found.file]);
+    lines.push(['offset', `${format.integer(at.offset)} (${format.hex(at.offset)})`]);
+    app.tooltip.show(point.clientX, point.clientY, found.name ?? 'no tensor: header or padding', lines,
+      found.component ? app.colours.component(found.component) : undefined);
+  }
+
+  private async click(point: PlotPoint): Promise<void> {
+    const at = this.place(point);
+    if (!at) return;
+    const found = await this.app.api.locate(at.offset);
+    if (found.component === null) return;
+    const wanted = { layer: [found.layer], component: [found.component], expert: found.expert === null ? [] : [found.expert] };
+    const { filter } = this.app.state;
+    const isSame = (['layer', 'component', 'expert'] as const).every((key) => String(filter[key]) === String(wanted[key]));
+    // A second click on the same place takes the filter away.
+    this.app.setFilter(isSame ? { layer: [], component: [], expert: [] } : wanted);
+  }
+}
+
+/** Powers of two without digits that are zero. */
+function roundBytes(value: number): string {
+  return format.bytes(value).replace(/(\.\d*?)0+ /, '$1 ').replace('. ', ' ');
+}

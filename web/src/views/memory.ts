@@ -1,0 +1,452 @@
+/**
+ * Memory: what a budget of it would save, under which policy.
+ *
+ * The results are those of the analysis, at the budgets that it judged: the
+ * slider stops there, and nothing is interpolated.
+ */
+import { h, segmented, toolbar, type Segmented } from '../dom';
+import * as format from '../format';
+import type { State } from '../state';
+import type { App, View } from '../view';
+import { bars, type Bar } from './parts/bars';
+import { csv, type Cell } from './parts/csv';
+import { figures, fill, panel } from './parts/dom';
+import { Lines, type Line } from './parts/lines';
+import { outlook, reuseChart, strategyName } from './parts/outlook';
+import { paced } from './parts/paced';
+import { Panels, Slot } from './parts/panels';
+import {
+  POLICIES,
+  type Curves,
+  type Memory as Answer,
+  type Policy,
+  type Reuse,
+  type Scope,
+  type Strategy,
+} from './parts/results';
+
+const POLICY_NAMES: Record<Policy, string> = { lru: 'LRU', belady: 'Belady', pin_and_stream: 'pin and stream' };
+class Memory implements View {
+  readonly id = 'memory';
+  readonly title = 'Memory';
+  readonly key = '7';
+  readonly help: [string, string][] = [
+    ['← →', 'less, more memory'],
+    ['click a curve', 'budget at that point'],
+  ];
+  private app!: App;
+  private panels!: Panels;
+  private controls!: { grain: Segmented; scope: Segmented; measure: Segmented };
+  private slider!: HTMLInputElement;
+  private budgetText = h('output', { class: 'vb-budget' });
+  private outlook = h('div');
+  private policies = h('div');
+  private reuse = h('div');
+  private windows = h('div');
+  private curves!: Lines;
+  private disk!: Lines;
+  private speed!: Lines;
+  private growth!: Lines;
+  private speedSlot!: Slot;
+  private all!: Slot;
+  private answer: Answer | null = null;
+  private drawn = '';
+
+  mount(root: HTMLElement, app: App): void {
+    this.app = app;
+    this.drawn = '';
+    const opt = (name: string) => (value: string) => app.setOpt(`memory.${name}`, value);
+    this.controls = {
+      grain: segmented(
+        'cache of',
+        [
+          { value: 'unit', text: 'units', title: 'a weight, or one expert’s slice of it' },
+          { value: 'page', text: 'pages', title: 'pages of 4096 bytes of the model’s files' },
+        ],
+        opt('grain'),
+      ),
+      scope: segmented(
+        'over',
+        [
+          {
+            value: 'generate',
+            text: 'generated tokens',
+            title: 'evaluations that generate; the cache sees the prompt too',
+          },
+          { value: 'run', text: 'whole run', title: 'prompt and generated tokens' },
+        ],
+        opt('scope'),
+      ),
+      measure: segmented(
+        'in',
+        [
+          { value: 'bytes', text: 'bytes', title: 'bytes missed over bytes read' },
+          { value: 'accesses', text: 'accesses', title: 'misses over accesses' },
+        ],
+        opt('measure'),
+      ),
+    };
+    this.slider = h('input', {
+      type: 'range',
+      min: 0,
+      max: 0,
+      step: 1,
+      class: 'vb-slider',
+      'aria-label': 'memory for weights',
+      oninput: () => this.setBudget(Number(this.slider.value)),
+    });
+    this.panels = new Panels(root, app);
+    const lines = (name: string, y: ConstructorParameters<typeof Lines>[0]['y']): Lines =>
+      this.panels.keep(
+        new Lines({
+          height: 270,
+          x: { name, unit: 'bytes', format: format.bytes },
+          y,
+          onClick: (x) => this.setBudget(this.nearest(x)),
+        }),
+      );
+    this.curves = lines('memory for weights', { name: 'miss ratio', unit: 'share', format: format.percent, most: 1 });
+    this.disk = lines('memory for weights', { name: 'disk bytes per token', unit: 'bytes', format: format.bytes });
+    this.speed = lines('memory for weights', {
+      name: 'tokens per second',
+      unit: 'count',
+      format: (value) => `${format.count(value)}/s`,
+    });
+    this.growth = this.panels.keep(
+      new Lines({
+        height: 240,
+        x: { name: 'tokens so far', unit: 'count', format: format.count },
+        y: { name: 'distinct bytes', unit: 'bytes', format: format.bytes },
+      }),
+    );
+    this.speedSlot = new Slot(this.speed.element);
+    const content = h(
+      'div',
+      { class: 'vb-panels-inner' },
+      panel(
+        'What if weights had this much memory?',
+        'Per generated token, first uses included. Predicted speeds are ceilings: the disk at its sequential speed, no read-ahead.',
+        h('div', { class: 'vb-slider-row' }, this.slider, this.budgetText),
+        this.outlook,
+      ),
+      h(
+        'div',
+        { class: 'vb-pair' },
+        panel(
+          'Disk reads',
+          'What each strategy reads from disk per generated token. Least possible: Belady’s optimum over pages.',
+          this.disk.element,
+        ),
+        panel(
+          'Predicted speed',
+          'Ceilings of tokens per second, from the measured speed of disk and memory.',
+          this.speedSlot.element,
+        ),
+      ),
+      panel(
+        'Miss-ratio curves',
+        'From cold. LRU drops the least recently used; Belady knows the future (over pages no policy misses less, over units it is a rule, not a bound); pin and stream keeps the most used per byte and reads the rest each time.',
+        toolbar(this.controls.grain.element, this.controls.scope.element, this.controls.measure.element),
+        this.policies,
+        this.curves.element,
+      ),
+      h(
+        'div',
+        { class: 'vb-pair' },
+        panel(
+          'Reuse distance',
+          'Distinct bytes of other items that were used since an item was last used. A cache smaller than that loses it under LRU. Follows the choices above.',
+          this.reuse,
+        ),
+        panel(
+          'Working set',
+          'Whole run: distinct bytes of weights touched since its begin, and in windows of evaluations that follow each other.',
+          this.growth.element,
+          this.windows,
+        ),
+      ),
+    );
+    this.all = new Slot(content, '');
+    this.panels.element.append(this.all.element);
+  }
+
+  async update(state: State): Promise<void> {
+    this.controls.grain.set(this.grain());
+    this.controls.scope.set(this.scope());
+    this.controls.measure.set(this.measure());
+    await this.all.fill(
+      paced(this.app, 'memory', () => this.app.api.memory<Answer>()),
+      (answer) => {
+        if (answer.opportunities.budgets.length === 0)
+          return 'this run read no weights: there is nothing to keep in memory';
+        this.answer = answer;
+        this.draw(state);
+        return null;
+      },
+    );
+  }
+
+  unmount(): void {
+    this.panels.destroy();
+  }
+
+  onKey(event: KeyboardEvent): boolean {
+    const step =
+      event.key === 'ArrowRight' || event.key === '+' ? 1 : event.key === 'ArrowLeft' || event.key === '-' ? -1 : 0;
+    if (step === 0 || event.ctrlKey || event.metaKey || event.altKey || !this.answer) return false;
+    this.setBudget(Math.max(0, Math.min(this.answer.opportunities.budgets.length - 1, this.budgetAt() + step)));
+    return true;
+  }
+
+  exportCsv(): string {
+    const rows: Cell[][] = [];
+    for (const curves of this.answer ? [this.answer.curves, this.answer.page_curves] : []) {
+      for (const point of curves.points) {
+        for (const policy of POLICIES) {
+          for (const scope of ['run', 'generate'] as const) {
+            const [missed, total] = [point[policy][scope], curves.total[scope]];
+            rows.push([
+              curves.granularity,
+              scope,
+              policy,
+              point.budget_bytes,
+              missed.accesses,
+              missed.bytes,
+              missed.bytes / (total.bytes || 1),
+            ]);
+          }
+        }
+      }
+    }
+    for (const budget of this.answer?.opportunities.budgets ?? []) {
+      for (const one of budget.strategies)
+        rows.push([
+          'strategy',
+          'generate',
+          one.strategy,
+          budget.budget_bytes,
+          null,
+          one.disk_bytes_per_token,
+          null,
+          one.tokens_per_second,
+        ]);
+    }
+    return csv(
+      [
+        'granularity',
+        'scope',
+        'policy',
+        'budget_bytes',
+        'missed_accesses',
+        'missed_bytes_or_disk_bytes_per_token',
+        'miss_ratio_of_bytes',
+        'tokens_per_second',
+      ],
+      rows,
+    );
+  }
+
+  exportCanvas(): HTMLCanvasElement {
+    return this.panels.picture();
+  }
+
+  private grain(): 'unit' | 'page' {
+    return this.app.state.opt['memory.grain'] === 'page' ? 'page' : 'unit';
+  }
+  private scope(): Scope {
+    return this.app.state.opt['memory.scope'] === 'run' ? 'run' : 'generate';
+  }
+  private measure(): 'bytes' | 'accesses' {
+    return this.app.state.opt['memory.measure'] === 'accesses' ? 'accesses' : 'bytes';
+  }
+
+  private setBudget(at: number): void {
+    const bytes = this.answer?.opportunities.budgets[at]?.budget_bytes;
+    if (bytes !== undefined) this.app.setOpt('memory.budget', String(bytes), { replace: true });
+  }
+
+  private nearest(bytes: number): number {
+    const budgets = this.answer?.opportunities.budgets ?? [];
+    let best = 0;
+    budgets.forEach((budget, at) => {
+      if (Math.abs(budget.budget_bytes - bytes) < Math.abs((budgets[best]?.budget_bytes ?? 0) - bytes)) best = at;
+    });
+    return best;
+  }
+
+  /** The budget of the link; else half of what the run used. */
+  private budgetAt(): number {
+    const wanted = this.app.state.opt['memory.budget'];
+    return this.nearest(
+      wanted !== undefined && /^\d+$/.test(wanted)
+        ? Number(wanted)
+        : (this.answer?.opportunities.footprint_bytes ?? 0) / 2,
+    );
+  }
+
+  private draw(state: State): void {
+    const { answer, app } = this;
+    if (!answer) return;
+    const at = this.budgetAt();
+    const bytes = answer.opportunities.budgets[at]?.budget_bytes ?? 0;
+    this.slider.max = String(answer.opportunities.budgets.length - 1);
+    this.slider.value = String(at);
+    this.budgetText.textContent = `${format.bytes(bytes)} · ${format.percent(bytes / (answer.opportunities.footprint_bytes || 1))} of the weights in use`;
+    // The slider moves often: charts that do not depend on it keep their place and only move their mark.
+    const question = [
+      state.run,
+      app.info.version,
+      app.colours.theme,
+      this.grain(),
+      this.scope(),
+      this.measure(),
+    ].join();
+    if (question !== this.drawn) {
+      this.drawn = question;
+      this.drawCurves(answer);
+      this.drawStrategies(answer);
+      fill(this.reuse, ...reuseChart(this.reuseOf(answer), this.measure(), app));
+      this.drawWorkingSet(answer);
+    }
+    for (const chart of [this.curves, this.disk, this.speed]) chart.mark(bytes);
+    fill(this.outlook, ...outlook(answer, at, app));
+    this.drawPolicies(answer, bytes);
+  }
+
+  private curvesOf(answer: Answer): Curves {
+    return this.grain() === 'page' ? answer.page_curves : answer.curves;
+  }
+
+  private reuseOf(answer: Answer): Reuse {
+    if (this.grain() === 'page') return this.scope() === 'run' ? answer.page_reuse : answer.page_reuse_generate;
+    return this.scope() === 'run' ? answer.reuse : answer.reuse_generate;
+  }
+
+  private drawCurves(answer: Answer): void {
+    const curves = this.curvesOf(answer);
+    const [scope, measure] = [this.scope(), this.measure()];
+    const total = curves.total[scope][measure] || 1;
+    const dashes: Record<Policy, number[] | undefined> = { lru: undefined, belady: [8, 4], pin_and_stream: [3, 3] };
+    this.curves.show(
+      [0, ...curves.points.map((point) => point.budget_bytes)],
+      POLICIES.map((policy, at): Line => ({
+        name: POLICY_NAMES[policy],
+        colour: this.app.colours.category(at),
+        dash: dashes[policy],
+        values: [1, ...curves.points.map((point) => point[policy][scope][measure] / total)],
+      })),
+      this.app.colours,
+    );
+  }
+
+  private drawPolicies(answer: Answer, budget: number): void {
+    const curves = this.curvesOf(answer);
+    const points = curves.points.filter((point) => point.budget_bytes <= budget * 1.0001);
+    const point = points[points.length - 1] ?? curves.points[0];
+    if (!point) return;
+    const [scope, measure] = [this.scope(), this.measure()];
+    const total = curves.total[scope][measure] || 1;
+    const tokens = scope === 'generate' ? answer.opportunities.generated_tokens : this.app.info.totals.tokens;
+    fill(
+      this.policies,
+      figures(
+        ...POLICIES.map((policy) => {
+          const missed = point[policy][scope][measure];
+          const perToken = missed / (tokens || 1);
+          return {
+            value: measure === 'bytes' ? format.bytes(perToken) : format.count(perToken),
+            name: `missed per token, ${POLICY_NAMES[policy]} (${format.percent(missed / total)})`,
+            title: `${format.integer(missed)} of ${format.integer(total)} ${measure} missed with ${format.integer(point.budget_bytes)} bytes, over ${format.integer(tokens)} tokens`,
+          };
+        }),
+        {
+          value:
+            measure === 'bytes' ? format.bytes(curves.cold[scope].bytes) : format.count(curves.cold[scope].accesses),
+          name: 'first uses: missed by every policy',
+          title: 'in total, not per token',
+        },
+      ),
+    );
+  }
+
+  private drawStrategies(answer: Answer): void {
+    const { budgets, machine } = answer.opportunities;
+    const names = budgets[0]?.strategies.map((one) => one.strategy) ?? [];
+    const xs = budgets.map((budget) => budget.budget_bytes);
+    const of = (name: string, value: (one: Strategy) => number | null): (number | null)[] =>
+      budgets.map((budget) => {
+        const one = budget.strategies.find((strategy) => strategy.strategy === name);
+        return one ? value(one) : null;
+      });
+    const line = (name: string, at: number, values: (number | null)[]): Line => ({
+      name: strategyName(name),
+      colour: this.app.colours.category(at),
+      values,
+      dash: name === 'stream' ? [2, 4] : undefined,
+    });
+    this.disk.show(
+      xs,
+      [
+        ...names.map((name, at) =>
+          line(
+            name,
+            at,
+            of(name, (one) => one.disk_bytes_per_token),
+          ),
+        ),
+        {
+          name: 'least possible',
+          colour: this.app.colours.muted,
+          dash: [8, 4],
+          values: budgets.map((budget) => budget.least_disk_bytes_per_token),
+        },
+      ],
+      this.app.colours,
+    );
+    const known = Promise.resolve(machine);
+    void this.speedSlot.fill(known, (one) => {
+      if (!one)
+        return 'The speeds of disk and memory are not known. Measure them with `tensorscope bench ceilings -m MODEL -o ceilings.json`, then open this page with `tensorscope view RUN --ceilings ceilings.json`.';
+      this.speed.show(
+        xs,
+        names.map((name, at) =>
+          line(
+            name,
+            at,
+            of(name, (strategy) => strategy.tokens_per_second),
+          ),
+        ),
+        this.app.colours,
+      );
+      return null;
+    });
+  }
+
+  private drawWorkingSet(answer: Answer): void {
+    const { cumulative, windows } = answer.working_set;
+    this.growth.show(
+      cumulative.points.map((point) => point.tokens),
+      [
+        {
+          name: 'touched since the begin',
+          colour: this.app.colours.category(2),
+          values: cumulative.points.map((point) => point.distinct_bytes),
+          hasPoints: false,
+        },
+      ],
+      this.app.colours,
+    );
+    const rows = windows
+      .filter((window) => window.complete > 0)
+      .map((window): Bar => ({
+        name: window.evaluations === 1 ? '1 evaluation' : `${format.integer(window.evaluations)} evaluations`,
+        label: `${format.bytes(window.mean_bytes)} (${format.bytes(window.min_bytes)} – ${format.bytes(window.max_bytes)})`,
+        parts: [{ name: 'mean', value: window.mean_bytes, colour: this.app.colours.category(2) }],
+      }));
+    fill(this.windows, bars(rows, { most: answer.distinct_bytes }));
+  }
+}
+
+export function memory(): View {
+  return new Memory();
+}

@@ -1,0 +1,497 @@
+/**
+ * What ran when: nodes by layer above, offsets that they read below, on one
+ * time axis, from the whole run down to one node.
+ *
+ * A wide window comes as a raster, a narrow one as the nodes and accesses
+ * themselves. Both are fetched a little wider than the window, so that a pan
+ * shows its edges at once.
+ */
+import { CanvasPen, drawLegend, fit, stackCanvases, svgDocument, type Pen } from '../canvas';
+import { css, textOn, withAlpha } from '../colours';
+import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
+import { EvalIndex } from '../evalindex';
+import { layerRanges, tensorAt } from '../filemap';
+import * as format from '../format';
+import { Plot, type PlotPoint, type RasterLayer } from '../plot';
+import type { State } from '../state';
+import { axisTicks, type Tick } from '../ticks';
+import { accessAt, padded, paintBytes, paintLanes, paintTokens, spanAt } from '../timeraster';
+import { accessLines, evalLines, nodeKey, offsetsCsv, selectedLine, spanLines, spansCsv } from '../timetext';
+import type { TooltipLine } from '../tooltip';
+import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from '../types';
+import type { App, View } from '../view';
+
+const MARGIN = { left: 84, right: 34 };
+const TOKEN_BAND_PX = 18;
+
+export function timeline(): View {
+  return new TimelineView();
+}
+
+class TimelineView implements View {
+  id = 'timeline';
+  title = 'Timeline';
+  key = '3';
+  help: [string, string][] = [
+    ['click', 'select a node: its exact values stand below'],
+    ['[ ]', 'the node before or after the selected one'],
+    ['z', 'zoom to the selected node'],
+    ['Enter', 'play from the selected node'],
+    ['Shift + wheel', 'zoom the file offsets'],
+    ['Esc', 'drop the selection'],
+  ];
+  private app!: App;
+  private lanes!: Plot;
+  private offsets!: Plot;
+  private cover!: Cover;
+  private controls!: { by: Segmented; colour: Segmented };
+  private readonly legend = h('div', { class: 'legend-swatches' });
+  private readonly selected = h('div', { class: 'time-selected' });
+  private evals!: EvalIndex;
+  private nodes: { header: NodesHeader; layer: RasterLayer | null } | null = null;
+  private reads: { header: OffsetsHeader; values: Float32Array; layer: RasterLayer } | null = null;
+
+  mount(root: HTMLElement, app: App): void {
+    this.app = app;
+    this.nodes = null;
+    this.reads = null;
+    this.evals = new EvalIndex(app.api);
+    const by = segmented('nodes by', [{ value: 'op', text: 'op' }, { value: 'component', text: 'component' }],
+      (value) => app.setOpt('timeline.by', value === 'op' ? null : value));
+    const colour = segmented('offsets by', [
+      { value: 'token', text: 'token', title: 'colour: which token, early to late; strength: bytes' },
+      { value: 'bytes', text: 'bytes', title: 'bytes read per cell' },
+    ], (value) => app.setOpt('timeline.colour', value === 'token' ? null : value));
+    this.controls = { by, colour };
+    const top = h('div', {});
+    const bottom = h('div', {});
+    const stage = h('div', { class: 'stage' }, top, bottom);
+    root.append(toolbar(by.element, colour.element, this.legend), stage, this.selected);
+    this.cover = new Cover(stage);
+    const duration = Math.max(1, app.info.totals.duration_nanos);
+    const time = { kind: 'time' as const, limits: [0, duration] as [number, number], shortest: Math.min(duration, 500), hasGrid: false };
+    const common = {
+      colours: () => this.app.colours,
+      moved: (plot: Plot) => this.moved(plot),
+      resized: () => app.setState({}, { replace: true }),
+    };
+    this.lanes = new Plot(top, {
+      ...common,
+      label: 'nodes by layer over time',
+      // Marks only: the texts stand below the other plot.
+      x: { ...time, label: '', ticks: (...a) => axisTicks({ kind: 'time' }, ...a).map(({ at }) => ({ at, text: '' })) },
+      y: { label: '', kind: 'names', limits: [0, Math.max(1, app.info.layers.length)], isFixed: true, ticks: (...a) => this.laneTicks(...a) },
+      margin: { ...MARGIN, top: 16 + TOKEN_BAND_PX, bottom: 6 },
+      draw: (context) => this.drawLanes(context),
+      decorate: (pen) => this.drawTokens(pen),
+      hover: (point) => this.hoverLanes(point),
+      click: (point) => this.clickLanes(point),
+    });
+    this.offsets = new Plot(bottom, {
+      ...common,
+      label: 'file offsets that were read over time',
+      x: { ...time, label: 'time since the first evaluation' },
+      y: { label: 'file offset', kind: 'bytes', limits: [0, Math.max(1, app.info.model.size_bytes)], shortest: 256 },
+      margin: { ...MARGIN, top: 26, bottom: 36 },
+      draw: (context) => this.drawOffsets(context),
+      decorate: (pen) => this.drawOffsetLegend(pen),
+      hover: (point) => this.hoverOffsets(point),
+      click: (point) => this.clickOffsets(point),
+    });
+    // The lanes need less room when there are few.
+    top.style.flexGrow = String(Math.min(1.1, 0.25 + app.info.layers.length * 0.06));
+  }
+
+  unmount(): void {
+    this.lanes.destroy();
+    this.offsets.destroy();
+  }
+
+  async update(state: State): Promise<void> {
+    const { app, lanes, offsets } = this;
+    const { info } = app;
+    this.controls.by.set(this.by);
+    this.controls.colour.set(this.colour);
+    const duration = Math.max(1, info.totals.duration_nanos);
+    for (const plot of [lanes, offsets]) {
+      plot.x.options.limits = [0, duration];
+      if (state.time) plot.x.show(...state.time);
+      else plot.x.showAll();
+      plot.redraw();
+    }
+    lanes.y.options.limits = [0, Math.max(1, info.layers.length)];
+    lanes.y.showAll();
+    offsets.y.options.limits = [0, Math.max(1, info.model.size_bytes)];
+    if (state.offset) offsets.y.show(...state.offset);
+    else offsets.y.showAll();
+    void this.showSelected(state);
+
+    const window = padded(lanes.x.low, lanes.x.high, lanes.x.options.limits);
+    const range = padded(offsets.y.low, offsets.y.high, offsets.y.options.limits);
+    const pixels = (part: number, whole: number, px: number) => Math.max(1, Math.min(4096, Math.round((part / whole) * px)));
+    const w = pixels(window[1] - window[0], lanes.x.span, lanes.innerWidth);
+    const rows = pixels(range[1] - range[0], offsets.y.span, offsets.innerHeight / 2);
+    const [, nodes, reads] = await Promise.all([
+      this.evals.load(info.version, ...window),
+      app.api.nodes({ t0: window[0], t1: window[1], w }, state.filter),
+      app.api.offsets({ t0: window[0], t1: window[1], o0: range[0], o1: range[1], w: Math.max(1, Math.round(w / 2)), h: rows }, state.filter),
+    ]);
+    this.nodes = { header: nodes.header, layer: nodes.header.kind === 'raster' ? paintLanes(nodes.header, nodes.values, info.ops, app.colours) : null };
+    this.reads = { header: reads.header, values: reads.values, layer: this.paintReads(reads) };
+    const isEmpty = nodes.header.kind === 'spans' && nodes.header.spans.length === 0 && reads.header.accesses === 0;
+    if (isEmpty) this.cover.empty('no node passes this filter in this window');
+    else this.cover.clear();
+    this.legend.replaceChildren(...nodeKey(nodes.header, this.by, info.ops, app.colours));
+    lanes.redraw();
+    offsets.redraw();
+  }
+
+  onKey(event: KeyboardEvent): boolean {
+    switch (event.key) {
+      // A node that cannot be had leaves the selection where it is.
+      case '[': this.selectNeighbour(-1).catch(() => undefined); return true;
+      case ']': this.selectNeighbour(1).catch(() => undefined); return true;
+      case 'z': this.zoomToSelected().catch(() => undefined); return true;
+      case 'Enter':
+        if (this.app.state.eval === null) return false;
+        this.app.setState({ view: 'playback' });
+        return true;
+      case 'Escape':
+        if (this.app.state.eval === null) return false;
+        this.app.setState({ eval: null, step: null });
+        return true;
+      default: return this.offsets.onKey(event);
+    }
+  }
+
+  exportCanvas(): HTMLCanvasElement {
+    return stackCanvases([this.lanes.canvas, this.offsets.canvas], this.app.colours.background);
+  }
+
+  exportSvg(): string {
+    return svgDocument([this.lanes.svg(), this.offsets.svg()], this.app.colours.background);
+  }
+
+  exportCsv(): string {
+    const header = this.nodes?.header;
+    if (!header) return '';
+    if (header.kind === 'spans') return spansCsv(header.spans);
+    return this.reads ? offsetsCsv(this.reads.header, this.reads.values) : '';
+  }
+
+  private get by(): 'op' | 'component' {
+    return this.app.state.opt['timeline.by'] === 'component' ? 'component' : 'op';
+  }
+  private get colour(): 'token' | 'bytes' {
+    return this.app.state.opt['timeline.colour'] === 'bytes' ? 'bytes' : 'token';
+  }
+
+  /** Both plots share the time axis; the state follows. */
+  private moved(plot: Plot): void {
+    const other = plot === this.lanes ? this.offsets : this.lanes;
+    other.x.show(plot.x.low, plot.x.high);
+    other.redraw();
+    const { x } = plot;
+    const { y } = this.offsets;
+    this.app.setState({
+      time: x.isWhole ? null : [x.low, x.high],
+      offset: y.isWhole ? null : [y.low, y.high],
+    }, { replace: true });
+  }
+
+  private paintReads(raster: Raster<OffsetsHeader>): RasterLayer {
+    const { colours } = this.app;
+    if (this.colour === 'bytes') return paintBytes(raster, colours);
+    return paintTokens(raster, (time) => this.tokenShare(this.evals.at(time)?.first_token ?? 0), colours);
+  }
+
+  /** Place of a token in the run, 0 to 1. */
+  private tokenShare(token: number): number {
+    return Math.min(1, token / Math.max(1, this.app.info.totals.tokens - 1));
+  }
+
+  private laneOf(layer: number | null): number {
+    return this.app.info.layers.indexOf(layer);
+  }
+
+  private spanColour(span: Span): string {
+    return this.by === 'op' ? this.app.colours.op(span.op) : this.app.colours.component(span.component);
+  }
+
+  private drawLanes(context: CanvasRenderingContext2D): void {
+    const { lanes: plot, nodes } = this;
+    const { colours, info, state } = this.app;
+    const lane = plot.innerHeight / Math.max(1, info.layers.length);
+    context.fillStyle = colours.grid;
+    for (let i = 1; i < info.layers.length && lane > 4; i++) {
+      context.fillRect(plot.margin.left, Math.round(plot.py(i)), plot.innerWidth, 1);
+    }
+    this.drawEvalLines(context, plot);
+    if (!nodes) return;
+    if (nodes.layer) plot.drawRaster(context, nodes.layer);
+    if (nodes.header.kind !== 'spans') return;
+    const pen = new CanvasPen(context);
+    const gap = lane > 6 ? 2 : 0;
+    for (const span of nodes.header.spans) {
+      const x0 = plot.px(span.begin);
+      const x1 = plot.px(span.end);
+      const right = plot.margin.left + plot.innerWidth;
+      if (x1 < plot.margin.left || x0 > right) continue;
+      const y = plot.py(this.laneOf(span.layer)) + gap / 2;
+      const width = Math.max(1, x1 - x0 - (x1 - x0 > 4 ? 0.75 : 0));
+      const colour = this.spanColour(span);
+      context.fillStyle = colour;
+      context.fillRect(x0, y, width, lane - gap);
+      const isSelected = span.eval === state.eval && span.step === state.step;
+      if (isSelected) {
+        context.strokeStyle = colours.text;
+        context.lineWidth = 2;
+        context.strokeRect(x0 - 1, y - 1, Math.max(3, width + 2), lane - gap + 2);
+      }
+      const from = Math.max(x0, plot.margin.left);
+      const room = Math.min(x1, right) - from - 8;
+      if (room > 20 && lane >= 12) {
+        // Whole words or nothing: a cut name reads as another one.
+        const text = [`${span.op} ${span.name}`, span.name, span.op].find((t) => pen.measure(t) <= room);
+        if (text) pen.text(text, from + 4, y + (lane - gap) / 2, { colour: textOn(colour) });
+      }
+    }
+  }
+
+  /** Faint lines where evaluations begin, when they are far enough apart. */
+  private drawEvalLines(context: CanvasRenderingContext2D, plot: Plot): void {
+    const seen = this.evals.between(plot.x.low, plot.x.high);
+    if (seen.length === 0 || plot.innerWidth / seen.length < 8) return;
+    context.fillStyle = withAlpha(this.app.colours.line, 0.7);
+    for (const name of seen) context.fillRect(Math.round(plot.px(name.begin)), plot.margin.top, 1, plot.innerHeight);
+  }
+
+  /** The texts of the tokens above the lanes. */
+  private drawTokens(pen: Pen): void {
+    const { lanes: plot } = this;
+    const { colours, state } = this.app;
+    const seen = this.evals.between(plot.x.low, plot.x.high);
+    const right = plot.margin.left + plot.innerWidth;
+    pen.text('token', 8, 16, { colour: colours.muted });
+    if (seen.length > plot.innerWidth / 3) return;
+    for (const name of seen) {
+      const x0 = Math.max(plot.margin.left, plot.px(name.begin));
+      const x1 = Math.min(right, plot.px(name.end));
+      if (x1 <= x0) continue;
+      const isSelected = name.eval === state.eval;
+      pen.rect(x0, 7, Math.max(1, x1 - x0 - 1), TOKEN_BAND_PX - 2, isSelected ? withAlpha(colours.accent, 0.35) : withAlpha(colours.muted, 0.13));
+      pen.rect(x0, 7 + TOKEN_BAND_PX - 2, Math.max(1, x1 - x0 - 1), 2, css(colours.time, this.tokenShare(name.first_token)));
+      const text = this.evals.text(name);
+      const room = x1 - x0 - 5;
+      if (text !== null && room > 5) {
+        const shown = fit(pen, format.tokenText(text), room);
+        if (shown) pen.text(shown, x0 + 3, 16, { colour: colours.text });
+      }
+    }
+  }
+
+  private drawOffsets(context: CanvasRenderingContext2D): void {
+    const { offsets: plot, reads } = this;
+    const { colours, info, state } = this.app;
+    // Where layers meet in the file, unless the lines would be all there is to see.
+    const borders = layerRanges(info.tensors).filter((range) => range.end > plot.y.low && range.begin < plot.y.high);
+    context.fillStyle = colours.grid;
+    if (borders.length < plot.innerHeight / 5) {
+      for (const range of borders) context.fillRect(plot.margin.left, Math.round(plot.py(range.begin)), plot.innerWidth, 1);
+    }
+    if (!reads) return;
+    const { exact } = reads.header;
+    if (!exact) {
+      plot.drawRaster(context, reads.layer);
+      return;
+    }
+    for (const access of exact) {
+      const x0 = plot.px(access.begin);
+      const y0 = plot.py(access.offset);
+      const width = Math.max(1.5, plot.px(access.end) - x0);
+      const height = Math.max(1.5, plot.py(access.offset + access.bytes) - y0);
+      context.fillStyle = this.colour === 'token'
+        ? css(colours.time, this.tokenShare(access.token ?? 0))
+        : colours.component(this.tensorOf(access)?.component ?? null);
+      context.fillRect(x0, y0, width, height);
+      if (access.eval === state.eval && access.step === state.step) {
+        context.strokeStyle = colours.text;
+        context.lineWidth = 2;
+        context.strokeRect(x0 - 1, y0 - 1, width + 2, height + 2);
+      }
+    }
+  }
+
+  private drawOffsetLegend(pen: Pen): void {
+    const { offsets: plot, reads } = this;
+    const { colours, info } = this.app;
+    if (!reads) return;
+    const right = plot.margin.left + plot.innerWidth;
+    if (this.colour === 'token') {
+      drawLegend(pen, right, 12, {
+        title: 'token', table: colours.time, colour: colours.muted, low: '0', high: format.integer(Math.max(0, info.totals.tokens - 1)),
+      });
+    } else if (!reads.header.exact) {
+      drawLegend(pen, right, 12, {
+        title: 'bytes read per cell', table: colours.counts, colour: colours.muted, low: '0', high: format.bytes(reads.header.max),
+      });
+    }
+    // Names of layers beside the plot, where there is room.
+    let free = 0;
+    for (const range of layerRanges(info.tensors)) {
+      const y0 = Math.max(plot.margin.top, plot.py(range.begin));
+      const y1 = Math.min(plot.margin.top + plot.innerHeight, plot.py(range.end));
+      if (range.layer === null || y1 - y0 < 13 || y0 < free) continue;
+      pen.text(`L${range.layer}`, right + 6, y0 + 8, { colour: colours.muted });
+      free = y0 + 13;
+    }
+  }
+
+  private laneTicks(_low: number, _high: number, pixels: number): Tick[] {
+    const { layers } = this.app.info;
+    const every = Math.max(1, Math.ceil((13 * layers.length) / Math.max(1, pixels)));
+    return layers
+      .map((layer, i) => ({ at: i + 0.5, text: layer === null ? 'no layer' : String(layer), isName: true }))
+      .filter((tick, i) => i % every === 0 || tick.text === 'no layer');
+  }
+
+  private spanAt(point: PlotPoint): Span | null {
+    const header = this.nodes?.header;
+    const layer = this.app.info.layers[Math.floor(point.y)];
+    if (header?.kind !== 'spans' || layer === undefined) return null;
+    return spanAt(header.spans, layer, point.x, (this.lanes.x.span / this.lanes.innerWidth) * 2);
+  }
+
+  private accessAt(point: PlotPoint): ExactAccess | null {
+    const { x, y, innerWidth, innerHeight } = this.offsets;
+    return accessAt(this.reads?.header.exact ?? [], point, (x.span / innerWidth) * 3, (y.span / innerHeight) * 3);
+  }
+
+  private tensorOf(access: ExactAccess) {
+    return tensorAt(this.app.info.tensors, access.offset);
+  }
+
+  private setCursors(x: number | null, y: number | null): void {
+    this.lanes.setCursor(x, null);
+    this.offsets.setCursor(x, y);
+  }
+
+  private hoverLanes(point: PlotPoint | null): void {
+    this.setCursors(point?.x ?? null, null);
+    if (!point) return this.app.tooltip.hide();
+    const span = this.spanAt(point);
+    if (span) return this.app.tooltip.show(point.clientX, point.clientY, `${span.op} ${span.name}`,
+      [...spanLines(span), ...this.evalLines((span.begin + span.end) / 2)], this.spanColour(span));
+    const { tooltip, info } = this.app;
+    const layer = info.layers[Math.floor(point.y)] ?? null;
+    const lines: TooltipLine[] = [['time', format.exactNanos(point.x)], ...this.evalLines(point.x)];
+    const header = this.nodes?.header;
+    const raster = this.nodes?.layer;
+    if (header?.kind === 'raster' && raster) {
+      const column = Math.floor(((point.x - header.t0) / (header.t1 - header.t0)) * header.w);
+      const op = header.ops[Math.floor(point.y) * header.w + column] ?? -1;
+      if (op >= 0) lines.push(['mostly', info.ops[op] ?? '']);
+      lines.push('zoom in to see single nodes');
+    }
+    tooltip.show(point.clientX, point.clientY, format.layer(layer), lines);
+  }
+
+  /** What a tooltip says about the evaluation that runs at a moment. */
+  private evalLines(time: number): [string, string][] {
+    const name = this.evals.at(time);
+    return name ? evalLines(name, this.evals.text(name)) : [];
+  }
+
+  private hoverOffsets(point: PlotPoint | null): void {
+    this.setCursors(point?.x ?? null, point?.y ?? null);
+    const { tooltip, info, colours } = this.app;
+    if (!point || !this.reads) return tooltip.hide();
+    const access = this.accessAt(point);
+    const offset = access?.offset ?? Math.floor(point.y);
+    const tensor = tensorAt(info.tensors, offset);
+    const { header, values } = this.reads;
+    const lines: [string, string][] = [];
+    if (access) {
+      lines.push(...accessLines(access));
+    } else {
+      const x = Math.floor(((point.x - header.t0) / (header.t1 - header.t0)) * header.w);
+      const y = Math.floor(((point.y - header.o0) / (header.o1 - header.o0)) * header.h);
+      const value = x >= 0 && y >= 0 && x < header.w && y < header.h ? values[y * header.w + x] : undefined;
+      if (!header.exact) lines.push(['bytes in this cell', format.bytes(value ?? 0)]);
+      lines.push(['time', format.exactNanos(point.x)], ['offset', `${format.integer(offset)} (${format.hex(offset)})`]);
+    }
+    if (tensor) lines.push(['layer', tensor.layer === null ? 'none' : String(tensor.layer)], ['component', tensor.component]);
+    lines.push(...this.evalLines(access ? (access.begin + access.end) / 2 : point.x));
+    tooltip.show(point.clientX, point.clientY, tensor?.name ?? 'no tensor', lines, tensor ? colours.component(tensor.component) : undefined);
+  }
+
+  private clickLanes(point: PlotPoint): void {
+    const span = this.spanAt(point);
+    if (span) return this.app.setState({ eval: span.eval, step: span.step });
+    const name = this.evals.at(point.x);
+    // Too wide to hit a node: a click goes one level deeper.
+    if (name && this.nodes?.header.kind === 'raster') this.zoomTo(name.begin, name.end);
+  }
+
+  private clickOffsets(point: PlotPoint): void {
+    const access = this.accessAt(point);
+    if (access) this.app.setState({ eval: access.eval, step: access.step });
+    else if (this.reads && !this.reads.header.exact) {
+      const name = this.evals.at(point.x);
+      if (name) this.zoomTo(name.begin, name.end);
+    }
+  }
+
+  private zoomTo(begin: number, end: number): void {
+    const room = (end - begin) * 0.05;
+    this.app.setState({ time: this.within(begin - room, end + room) });
+  }
+
+  private within(begin: number, end: number): [number, number] {
+    return [Math.max(0, Math.round(begin)), Math.min(this.app.info.totals.duration_nanos, Math.round(end))];
+  }
+
+  /** The node before or after the selected one, in the order of computation. */
+  private async selectNeighbour(by: 1 | -1): Promise<void> {
+    const { state, info, api } = this.app;
+    const at = state.eval ?? this.evals.at((this.lanes.x.low + this.lanes.x.high) / 2)?.eval ?? 0;
+    let detail = await api.evaluation(at, 'neighbour');
+    let index = state.step === null ? 0 : detail.steps.findIndex((s) => s.step === state.step) + by;
+    if (index < 0 || index >= detail.steps.length) {
+      if (at + by < 0 || at + by >= info.totals.evals) return;
+      detail = await api.evaluation(at + by, 'neighbour');
+      index = by > 0 ? 0 : detail.steps.length - 1;
+    }
+    const next = detail.steps[index];
+    if (!next) return;
+    const change: Partial<State> = { eval: detail.eval, step: next.step };
+    const { low, high, span } = this.lanes.x;
+    if (next.begin < low || next.end > high) change.time = this.within(next.begin - span / 2, next.begin + span / 2);
+    this.app.setState(change, { replace: true });
+  }
+
+  private async zoomToSelected(): Promise<void> {
+    const { state, api } = this.app;
+    if (state.eval === null) return;
+    const detail = await api.evaluation(state.eval, 'neighbour');
+    const step = detail.steps.find((s) => s.step === state.step);
+    if (step) this.zoomTo(step.begin - (step.end - step.begin), step.end + (step.end - step.begin));
+  }
+
+  /** The line below: exact values of the selected node, from its evaluation. */
+  private async showSelected(state: State): Promise<void> {
+    if (state.eval === null) {
+      this.selected.replaceChildren(h('span', { class: 'hint' }, 'click a node or an access to select it; wheel zooms, drag pans, Shift-drag zooms to a range'));
+      return;
+    }
+    try {
+      const detail = await this.app.api.evaluation(state.eval, 'selected');
+      const step = detail.steps.find((s) => s.step === state.step) ?? detail.steps[0];
+      if (!step) return;
+      this.selected.replaceChildren(...selectedLine(detail, step),
+        h('button', { type: 'button', class: 'quiet', onclick: () => this.app.setState({ view: 'playback' }) }, '▶ play from here'));
+    } catch {
+      this.selected.replaceChildren(h('span', { class: 'hint' }, `evaluation ${state.eval} is not in this run`));
+    }
+  }
+}
