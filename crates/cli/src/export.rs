@@ -30,6 +30,7 @@ Examples:
   tensorscope export RUN --to perfetto -o trace.json           # open in ui.perfetto.dev
   tensorscope export RUN --to flamegraph --by bytes -o bytes.svg
   tensorscope export RUN --to folded --by time | inferno-flamegraph > time.svg
+  tensorscope export RUN --to animation -o run.gif             # or .png, or .mp4
   tensorscope export RUN --to tracker -o tracker-files         # a folder")]
 pub struct Args {
     /// Run directory
@@ -55,6 +56,18 @@ pub struct Args {
     #[arg(long)]
     heads: bool,
 
+    /// Only tokens A to B, both included, e.g. 3-20 (animation)
+    #[arg(long, value_name = "A-B", value_parser = token_range)]
+    tokens: Option<(u64, u64)>,
+
+    /// Frames per second (animation)
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=50))]
+    fps: u32,
+
+    /// Width in pixels (animation)
+    #[arg(long, value_name = "N", default_value_t = 800, value_parser = clap::value_parser!(u32).range(320..=3840))]
+    width: u32,
+
     /// File (tracker: folder) to write; it must not exist [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
@@ -75,6 +88,8 @@ enum Format {
     Speedscope,
     /// The tracker plan's files: fixed-size records, names, structure, metadata
     Tracker,
+    /// Playback as GIF, APNG or, with ffmpeg, MP4: by the file's name
+    Animation,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -95,8 +110,10 @@ enum By {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run = open_run(&args.run)?;
-    if args.to == Format::Parquet {
-        return parquet(&args, &run);
+    match args.to {
+        Format::Parquet => return parquet(&args, &run),
+        Format::Animation => return animate(&args, &run),
+        _ => {}
     }
     let mut log = Log::new(&run.log_directory());
     if let Some(evals) = args.evals.clone() {
@@ -158,7 +175,7 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
         Format::Folded => folded::write(log, by, &mut out),
         Format::Flamegraph => flamegraph::write(log, by, &flamegraph::Options { title }, &mut out),
         Format::Speedscope => speedscope::write(log, by, &speedscope::Options { title }, &mut out),
-        Format::Parquet | Format::Tracker => unreachable!("written by a function of its own"),
+        Format::Parquet | Format::Tracker | Format::Animation => unreachable!("written by a function of its own"),
     }?)
 }
 
@@ -236,6 +253,31 @@ fn tracker_files(args: &Args, run: &Run) -> anyhow::Result<Stats> {
     };
     let model = gguf::Model::open(Path::new(&file.path)).context("--heads needs the model file")?;
     Ok(tracker::write(run, tracker::Heads::Apart(&model), folder)?)
+}
+
+fn animate(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
+    let Some(path) = &args.output else {
+        bail!("--to animation needs a file: -o FILE.gif, FILE.png (APNG) or FILE.mp4");
+    };
+    crate::animate::write(
+        run,
+        path,
+        &crate::animate::AnimateProps {
+            frames_per_second: args.fps,
+            width_px: args.width,
+            tokens: args.tokens,
+        },
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn token_range(text: &str) -> Result<(u64, u64), String> {
+    let wrong = || format!("`{text}` is no range; write for instance 3-20");
+    let (from, to) = text.split_once('-').ok_or_else(wrong)?;
+    match (from.parse(), to.parse()) {
+        (Ok(from), Ok(to)) if from <= to => Ok((from, to)),
+        _ => Err(wrong()),
+    }
 }
 
 fn title(run: &Run) -> String {

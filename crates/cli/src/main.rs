@@ -8,6 +8,7 @@ use std::{io::Write, process::ExitCode};
 use clap::{Parser, Subcommand};
 
 mod analyse;
+mod animate;
 mod audit;
 mod bench;
 mod compare;
@@ -18,6 +19,7 @@ mod inspect;
 mod progress;
 mod record;
 mod report;
+mod report_files;
 mod signals;
 mod sql;
 mod synth;

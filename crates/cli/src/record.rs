@@ -26,7 +26,7 @@ use trace::{
 };
 
 use self::screen::{Bar, Screen};
-use crate::{engine_args::EngineArgs, ingest::prepare, signals, text::grouped};
+use crate::{engine_args::EngineArgs, ingest::prepare, signals, text::grouped, view::Live};
 
 /// Record every tensor access of an inference
 ///
@@ -64,6 +64,14 @@ pub struct Args {
     #[arg(long)]
     no_tables: bool,
 
+    /// Show the run in the browser while it grows (as `view` does); stays until Ctrl-C
+    #[arg(long)]
+    live: bool,
+
+    /// Port of --live on 127.0.0.1 [default: a free one]
+    #[arg(long, value_name = "N", requires = "live")]
+    port: Option<u16>,
+
     /// Print no progress and no closing line
     #[arg(short, long)]
     quiet: bool,
@@ -84,8 +92,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut directory = RunDirectory::create(&path, &metadata, Some(&model_file))?;
     drop(model_file);
     signals::catch();
+    let live = match args.live.then(|| Live::start(&path, args.port)).transpose() {
+        Ok(live) => live,
+        Err(error) => {
+            directory.discard();
+            return Err(error);
+        }
+    };
     match record(&args, texts, &mut directory) {
-        Ok(outcome) => finish(&args, directory, outcome),
+        Ok(outcome) => {
+            let finished = finish(&args, directory, outcome);
+            live.into_iter().for_each(Live::finish);
+            finished
+        }
         Err(error) => {
             // Nothing was computed: leave nothing behind.
             directory.discard();

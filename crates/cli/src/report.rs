@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf, process::ExitCode};
 
+use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
 use gguf::Meaning;
 use indicatif::HumanBytes;
@@ -16,14 +17,20 @@ use crate::{
     analyse::{AnalyseProps, Results, analyse, read_ceilings, results},
     export::{open_run, says_what_is_missing},
     progress,
+    report_files::{self, Kind},
     text::grouped,
 };
 
 /// Say what a trace shows: findings with their evidence, bytes and time by kind, component, op
+///
+/// As text, as JSON, as one HTML page that needs no network, as Markdown, or every plot as a
+/// picture.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   tensorscope report RUN
+  tensorscope report RUN --html -o report.html
+  tensorscope report RUN --png -o plots              # a folder
   tensorscope report RUN --json | jq .findings
   tensorscope bench ceilings -m model.gguf -o ceilings.json
   tensorscope report RUN --memory 2G,4G --ceilings ceilings.json")]
@@ -54,10 +61,31 @@ pub struct Args {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
+
+    /// One self-contained page with all plots
+    #[arg(long, conflicts_with = "json")]
+    html: bool,
+
+    /// Markdown, with its plots in a folder beside the file
+    #[arg(long, conflicts_with_all = ["json", "html"])]
+    md: bool,
+
+    /// Every plot as an SVG file
+    #[arg(long, conflicts_with_all = ["json", "html", "md"])]
+    svg: bool,
+
+    /// Every plot as a PNG file of 300 dots an inch
+    #[arg(long, conflicts_with_all = ["json", "html", "md", "svg"])]
+    png: bool,
+
+    /// File (--html, --md) or folder (--svg, --png) to write; it must not exist
+    #[arg(short, long, value_name = "PATH")]
+    output: Option<PathBuf>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run = open_run(&args.run)?;
+    let files = args.files()?;
     let ceilings = args.ceilings.as_deref().map(read_ceilings).transpose()?;
     let bar = progress::bar(run.log_bytes(), "reading", "bytes");
     let summary = summarise(&run.log_directory(), &mut |bytes| bar.set_position(bytes))?;
@@ -80,6 +108,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         true => results(&run)?,
         false => analyse(&run, &props)?,
     };
+    let is_missing = says_what_is_missing(&run, summary.evaluations);
+    // Lost data is an error, never a warning.
+    let code = if summary.corrupt.is_empty() && !is_missing {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    };
+    if let Some(files) = files {
+        files.write(&run, &results)?;
+        return Ok(code);
+    }
     let out = if args.json {
         let mut object = as_json(&run, &summary);
         for (key, value) in serde_json::to_value(&results)?
@@ -94,13 +133,26 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         page(&run, &summary, &results)
     };
     crate::print(&out)?;
-    let is_missing = says_what_is_missing(&run, summary.evaluations);
-    // Lost data is an error, never a warning.
-    Ok(if summary.corrupt.is_empty() && !is_missing {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    Ok(code)
+}
+
+impl Args {
+    /// The files to write, if it is not text or JSON that is wanted.
+    fn files(&self) -> anyhow::Result<Option<report_files::Target>> {
+        let kinds = [
+            (self.html, Kind::Html),
+            (self.md, Kind::Markdown),
+            (self.svg, Kind::Svg),
+            (self.png, Kind::Png),
+        ];
+        match kinds.into_iter().find(|(is_wanted, _)| *is_wanted) {
+            Some((_, kind)) => report_files::Target::create(kind, self.output.clone()).map(Some),
+            None if self.output.is_some() => {
+                bail!("-o goes with --html, --md, --svg or --png; redirect text and JSON with `>`")
+            }
+            None => Ok(None),
+        }
+    }
 }
 
 fn page(run: &Run, summary: &Summary, results: &Results) -> String {

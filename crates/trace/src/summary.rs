@@ -9,8 +9,9 @@ use std::{collections::BTreeMap, path::Path};
 use crate::{
     expand::{for_each_access, for_each_route},
     format::{Phase, flags},
-    read::{Event, ReadError, StreamEnd, StreamReader, streams},
-    template::{CaptureKind, Direction, TensorKind},
+    read::{Definitions, Evaluation, Event, ReadError, StreamEnd, StreamReader, streams},
+    region::Region,
+    template::{CaptureKind, Direction, Step, Template, TensorKind},
 };
 
 /// Accesses and bytes.
@@ -94,7 +95,7 @@ pub fn summarise(
     let mut bytes_before = 0;
     for stream in streams(log_directory)? {
         let mut reader = StreamReader::open(log_directory, stream)?;
-        let mut per_tensor: Vec<Traffic> = Vec::new();
+        let mut tallies = BTreeMap::new();
         while let Some(event) = reader.next_event()? {
             match event {
                 Event::Partial(_) => summary.partial += 1,
@@ -108,22 +109,14 @@ pub fn summarise(
                         .push(format!("{}: byte {offset}: {reason}", segment.display()));
                 }
                 Event::Evaluation(evaluation) => {
-                    add(&mut summary, &reader, &evaluation, &mut per_tensor)
+                    add_evaluation(&mut summary, &reader.definitions, &evaluation, &mut tallies);
                 }
             }
             progress(bytes_before + reader.record_bytes());
         }
-        for (number, traffic) in per_tensor
-            .iter()
-            .enumerate()
-            .filter(|(_, t)| t.accesses > 0)
-        {
-            let sum = summary
-                .by_tensor
-                .entry(reader.definitions.tensor_name(number as u32))
-                .or_default();
-            sum.accesses += traffic.accesses;
-            sum.bytes += traffic.bytes;
+        for ((template, phase), tally) in &tallies {
+            let template = &reader.definitions.templates[*template as usize];
+            add_tally(&mut summary, &reader.definitions, template, phase, tally);
         }
         for tensor in reader
             .definitions
@@ -142,13 +135,52 @@ pub fn summarise(
     Ok(summary)
 }
 
-fn add(
+/// By template and phase. A graph is evaluated many times: what it does each time
+/// is counted, and multiplied in the end.
+type Tallies = BTreeMap<(u32, &'static str), Tally>;
+
+struct Tally {
+    steps: Vec<StepTally>,
+    /// Of the accesses of all steps in order; zero where the region is fixed.
+    indexed: Vec<Traffic>,
+}
+
+struct StepTally {
+    executions: u64,
+    nanos: u64,
+    /// Of its first access in [`Tally::indexed`].
+    first_access: usize,
+    has_index: bool,
+}
+
+impl Tally {
+    fn new(template: &Template) -> Tally {
+        let mut accesses = 0;
+        let step = |step: &Step| {
+            let first_access = accesses;
+            accesses += step.accesses.len();
+            let mut regions = step.accesses.iter().map(|access| &access.region);
+            StepTally {
+                executions: 0,
+                nanos: 0,
+                first_access,
+                has_index: regions.any(|region| matches!(region, Region::Indexed(_))),
+            }
+        };
+        let steps = template.steps.iter().map(step).collect();
+        Tally {
+            steps,
+            indexed: vec![Traffic::default(); accesses],
+        }
+    }
+}
+
+fn add_evaluation(
     summary: &mut Summary,
-    reader: &StreamReader,
-    evaluation: &crate::read::Evaluation,
-    per_tensor: &mut Vec<Traffic>,
+    definitions: &Definitions,
+    evaluation: &Evaluation,
+    tallies: &mut Tallies,
 ) {
-    let definitions = &reader.definitions;
     let template = &definitions.templates[evaluation.template as usize];
     summary.evaluations += 1;
     summary.flagged += u64::from(evaluation.flags & !flags::ABORTED != 0);
@@ -156,47 +188,30 @@ fn add(
         summary.first_nanos = evaluation.begin_nanos;
     }
     summary.last_nanos = summary.last_nanos.max(evaluation.end_nanos);
-    per_tensor.resize(definitions.tensors.len(), Traffic::default());
-    let mut weight_bytes = 0;
+    let tally = tallies
+        .entry((evaluation.template, evaluation.phase.name()))
+        .or_insert_with(|| Tally::new(template));
     let mut begin = evaluation.begin_nanos;
-    for (number, step) in template.steps.iter().enumerate() {
+    for (number, step) in tally.steps.iter_mut().enumerate() {
         // Of an evaluation that was aborted only what it came to.
         if !evaluation.was_executed(number) {
             continue;
         }
-        summary.steps += 1;
-        let (mut read, mut written) = (Traffic::default(), Traffic::default());
-        for_each_access(template, evaluation, number, |access| {
-            let bytes = access.region.bytes();
-            let tensor = &definitions.tensors[access.def.tensor as usize];
-            let (sum, direction) = match access.def.direction {
-                Direction::Read => (&mut read, "read"),
-                Direction::Write => (&mut written, "written"),
-            };
-            sum.accesses += 1;
-            sum.bytes += bytes;
-            let kind = summary.by_kind.entry((tensor.kind, direction)).or_default();
-            kind.accesses += 1;
-            kind.bytes += bytes;
-            let total = &mut per_tensor[access.def.tensor as usize];
-            total.accesses += 1;
-            total.bytes += bytes;
-            if tensor.kind == TensorKind::Weight {
-                weight_bytes += bytes;
-            }
-        });
-        summary.accesses += read.accesses + written.accesses;
-        let layer = summary.by_layer.entry(step.layer).or_default();
-        layer.accesses += read.accesses + written.accesses;
-        layer.bytes += read.bytes + written.bytes;
         let end = evaluation.step_nanos[number];
-        let op = summary.by_op.entry(definitions.text(step.op)).or_default();
-        op.steps += 1;
-        op.nanos += end.saturating_sub(begin);
-        op.is_unknown |= !step.op_is_known;
-        add_traffic(&mut op.read, read);
-        add_traffic(&mut op.written, written);
+        step.executions += 1;
+        step.nanos += end.saturating_sub(begin);
         begin = end;
+        if step.has_index {
+            let defs = &template.steps[number].accesses;
+            for_each_access(template, evaluation, number, |access| {
+                if matches!(access.def.region, Region::Fixed(_)) {
+                    return;
+                }
+                let at = defs.iter().position(|def| std::ptr::eq(def, access.def));
+                let at = at.expect("an access is one of its step's");
+                tally.indexed[step.first_access + at].add(1, access.region.bytes());
+            });
+        }
     }
     for_each_route(template, evaluation, |route| {
         summary.routes += 1;
@@ -211,10 +226,62 @@ fn add(
     phase.evaluations += 1;
     phase.tokens += evaluation.first_of(template, CaptureKind::Tokens).len() as u64;
     phase.nanos += evaluation.end_nanos.saturating_sub(evaluation.begin_nanos);
-    phase.weight_bytes += weight_bytes;
 }
 
-fn add_traffic(sum: &mut Traffic, more: Traffic) {
-    sum.accesses += more.accesses;
-    sum.bytes += more.bytes;
+fn add_tally(
+    summary: &mut Summary,
+    definitions: &Definitions,
+    template: &Template,
+    phase: &'static str,
+    tally: &Tally,
+) {
+    for (step, about) in template.steps.iter().zip(&tally.steps) {
+        if about.executions == 0 {
+            continue;
+        }
+        summary.steps += about.executions;
+        let op = summary.by_op.entry(definitions.text(step.op)).or_default();
+        op.steps += about.executions;
+        op.nanos += about.nanos;
+        op.is_unknown |= !step.op_is_known;
+        // A step without accesses has its layer and phase all the same.
+        let layer = summary.by_layer.entry(step.layer).or_default();
+        let of_phase = summary.by_phase.entry(phase).or_default();
+        for (at, def) in step.accesses.iter().enumerate() {
+            let Traffic { accesses, bytes } = match &def.region {
+                Region::Fixed(region) => Traffic {
+                    accesses: about.executions,
+                    bytes: about.executions.saturating_mul(region.bytes()),
+                },
+                Region::Indexed(_) => tally.indexed[about.first_access + at],
+            };
+            if accesses == 0 {
+                continue;
+            }
+            let kind = definitions.tensors[def.tensor as usize].kind;
+            let (of_op, direction) = match def.direction {
+                Direction::Read => (&mut op.read, "read"),
+                Direction::Write => (&mut op.written, "written"),
+            };
+            of_op.add(accesses, bytes);
+            layer.add(accesses, bytes);
+            let by_kind = summary.by_kind.entry((kind, direction)).or_default();
+            by_kind.add(accesses, bytes);
+            let tensor = definitions.tensor_name(def.tensor);
+            let by_tensor = summary.by_tensor.entry(tensor).or_default();
+            by_tensor.add(accesses, bytes);
+            summary.accesses += accesses;
+            if kind == TensorKind::Weight {
+                of_phase.weight_bytes = of_phase.weight_bytes.saturating_add(bytes);
+            }
+        }
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, accesses: u64, bytes: u64) {
+        self.accesses += accesses;
+        // A damaged template may claim anything.
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
 }

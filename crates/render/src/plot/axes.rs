@@ -193,7 +193,14 @@ impl Frame {
                     size_px: SMALL_PX,
                     turn: 90.0,
                 }),
-                false => canvas.text("m", (at, bottom + FONT_PX + 5.0), Anchor::Middle, text),
+                false => canvas.label(&Label {
+                    text,
+                    at: (at, bottom + FONT_PX + 5.0),
+                    anchor: Anchor::Middle,
+                    class: "m",
+                    size_px: tick_px(&x.ticks),
+                    turn: 0.0,
+                }),
             }
         }
         let size_px = tick_px(&y.ticks);
@@ -272,7 +279,7 @@ fn is_turned(axis: &Axis, width: f64) -> bool {
         return false;
     };
     let scale = width / (axis.max - axis.min);
-    let half = |text: &str| width_px(text, FONT_PX) / 2.0;
+    let half = |text: &str| width_px(text, SMALL_PX) / 2.0;
     named.windows(2).any(|pair| {
         let distance = (pair[1].0 - pair[0].0).abs() * scale;
         half(&pair[0].1) + half(&pair[1].1) + 8.0 > distance

@@ -118,7 +118,7 @@ fn heads(facts: &Facts) -> Option<Plot> {
         values,
         ramp: Ramp::Counts,
     };
-    let height_px = (layers.len() as f64 * 18.0).clamp(110.0, 560.0);
+    let height_px = (layers.len() as f64 * 18.0).clamp(140.0, 560.0);
     let mut canvas = Canvas::new(height_px + 56.0);
     let x = Axis::new(
         "heads of each projection, left to right (how many)",
