@@ -30,10 +30,18 @@ export function isAbort(error: unknown): boolean {
 /** Running longer than this, a request that a newer one replaces is aborted. */
 const PATIENCE_MS = 250;
 const CACHE_ENTRIES = 48;
+/** Rasters in the cache at most, in bytes: the finest map alone has 4 MB. */
+const CACHE_BYTES = 48 << 20;
 
 interface Slot {
   running: { started: number; abort: AbortController } | null;
   waiting: { start: () => void; drop: () => void } | null;
+}
+
+interface Cached {
+  answer: Promise<unknown>;
+  /** Of a raster's values; 0 while it is not there, and for the rest, which is small. */
+  bytes: number;
 }
 
 export class Api {
@@ -41,7 +49,7 @@ export class Api {
   run = 0;
   /** Times of the last requests in milliseconds, for the status line and tests. */
   readonly latencies: number[] = [];
-  private readonly cache = new Map<string, Promise<unknown>>();
+  private readonly cache = new Map<string, Cached>();
   private readonly slots = new Map<string, Slot>();
 
   /** `base` is the address of the page: it ends with the secret token and a slash. */
@@ -151,20 +159,36 @@ export class Api {
       this.cache.delete(path);
       this.cache.set(path, known);
       if (slot) this.drop(slot);
-      return known as Promise<T>;
+      return known.answer as Promise<T>;
     }
     const answer = slot
       ? this.queued(slot, (signal) => this.fetchOnce(path, decode, { signal }))
       : this.fetchOnce(path, decode);
-    this.cache.set(path, answer);
-    answer.catch(() => {
-      if (this.cache.get(path) === answer) this.cache.delete(path);
-    });
-    for (const oldest of this.cache.keys()) {
-      if (this.cache.size <= CACHE_ENTRIES) break;
-      this.cache.delete(oldest);
-    }
+    const entry: Cached = { answer, bytes: 0 };
+    this.cache.set(path, entry);
+    answer.then(
+      (value) => {
+        const values = (value as { values?: unknown } | null)?.values;
+        if (values instanceof Float32Array) entry.bytes = values.byteLength;
+        this.trim();
+      },
+      () => {
+        if (this.cache.get(path) === entry) this.cache.delete(path);
+      },
+    );
+    this.trim();
     return answer;
+  }
+
+  /** Forgets the answers that were not used for longest. */
+  private trim(): void {
+    let bytes = 0;
+    for (const entry of this.cache.values()) bytes += entry.bytes;
+    for (const [path, entry] of this.cache) {
+      if (this.cache.size <= CACHE_ENTRIES && bytes <= CACHE_BYTES) break;
+      this.cache.delete(path);
+      bytes -= entry.bytes;
+    }
   }
 
   /** The waiting request of a slot is no longer wanted: the cache had the answer. */

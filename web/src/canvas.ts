@@ -91,6 +91,21 @@ export interface Pen {
   measure(text: string): number;
 }
 
+/** Widths of texts in `FONT`: the same few are measured in every frame. */
+const widths = new Map<string, number>();
+const MOST_WIDTHS = 4096;
+
+function widthOf(text: string, ruler: CanvasRenderingContext2D): number {
+  let width = widths.get(text);
+  if (width === undefined) {
+    ruler.font = FONT;
+    width = ruler.measureText(text).width;
+    if (widths.size >= MOST_WIDTHS) widths.clear();
+    widths.set(text, width);
+  }
+  return width;
+}
+
 export class CanvasPen implements Pen {
   constructor(private readonly context: CanvasRenderingContext2D) {}
 
@@ -123,8 +138,7 @@ export class CanvasPen implements Pen {
     c.restore();
   }
   measure(text: string): number {
-    this.context.font = FONT;
-    return this.context.measureText(text).width;
+    return widthOf(text, this.context);
   }
 }
 
@@ -159,8 +173,7 @@ export class SvgPen implements Pen {
     );
   }
   measure(text: string): number {
-    this.ruler.font = FONT;
-    return this.ruler.measureText(text).width;
+    return widthOf(text, this.ruler);
   }
 }
 

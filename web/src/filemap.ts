@@ -39,7 +39,12 @@ export interface LayerRange {
   end: number;
 }
 
+/** Of the models that were asked about: drawn in every frame, but always the same. */
+const known = new WeakMap<readonly Tensor[], LayerRange[]>();
+
 export function layerRanges(tensors: readonly Tensor[]): LayerRange[] {
+  const before = known.get(tensors);
+  if (before) return before;
   const ranges: LayerRange[] = [];
   for (const tensor of tensors) {
     const end = tensor.begin + tensor.size_bytes;
@@ -47,6 +52,7 @@ export function layerRanges(tensors: readonly Tensor[]): LayerRange[] {
     if (last && last.layer === tensor.layer) last.end = end;
     else ranges.push({ layer: tensor.layer, begin: tensor.begin, end });
   }
+  known.set(tensors, ranges);
   return ranges;
 }
 

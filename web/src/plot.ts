@@ -2,34 +2,25 @@
  * A plot with two axes that can be moved: wheel zooms, drag pans, shift-drag
  * selects, arrows, + and − do the same from the keyboard.
  *
- * A pan redraws what is already there at its new place, in the same frame, and
- * tells the view, which fetches a sharper raster and calls `redraw` when it
- * has come. Cursor and selection live on a second canvas, so that hovering does
- * not redraw the raster.
+ * A pan must hold the screen's frame rate whatever is shown. So while it lasts,
+ * a frame draws a snapshot of the content at its new place, and the axes; the
+ * view is told now and then, fetches a sharper raster and calls `redraw` when
+ * it has come. When the plot rests, the content itself is drawn again. Cursor
+ * and selection live on a second canvas, so that hovering does not redraw the
+ * raster.
  */
-import { axisTicks, type AxisKind, type Tick } from './ticks';
-import { CanvasPen, crisp, FONT, SvgPen, type Pen, type SvgPart } from './canvas';
+import { drawAxes } from './axes';
+import { Axis, type AxisOptions } from './axis';
+import { CanvasPen, crisp, SvgPen, type Pen, type SvgPart } from './canvas';
 import { withAlpha, type Colours } from './colours';
 import { h } from './dom';
 
-export interface AxisOptions {
-  label: string;
-  kind: AxisKind;
-  /** The most that can be shown. */
-  limits: [number, number];
-  /** Does not move; ticks are drawn all the same. */
-  isFixed?: boolean;
-  /** Shortest range to zoom into. */
-  shortest?: number;
-  /** Own ticks, for lanes and names. */
-  ticks?: (low: number, high: number, pixels: number) => Tick[];
-  /** Lines of the grid over the plot; off unless asked for. */
-  hasGrid?: boolean;
-  /** Pixels between the axis and its texts, for something that stands there. */
-  clearance?: number;
-  /** Neither line nor ticks nor label. */
-  isHidden?: boolean;
-}
+/** Between two reports of a movement to the view, which may fetch after each. */
+const REPORT_MS = 80;
+/** After this long without a movement the plot rests. */
+const REST_MS = 140;
+/** How far a snapshot reaches beyond the window, as a share of it, on each side. */
+const SNAPSHOT_PAD = 0.3;
 
 export interface PlotPoint {
   /** In the axes' units. */
@@ -56,7 +47,9 @@ export interface PlotOptions {
   click?(point: PlotPoint): void;
   /** Shift-drag; without it the plot zooms to what was selected. */
   select?(x: [number, number], y: [number, number]): void;
-  /** The user moved or zoomed. */
+  /** The user moves or zooms: called at once, for a plot that moves along. */
+  moves?(plot: Plot): void;
+  /** The user moved or zoomed: called at once, then at most every 80 ms, and at the end. */
   moved?(plot: Plot): void;
   /** The plot has another size than at first: a raster of another size may be wanted. */
   resized?(plot: Plot): void;
@@ -78,40 +71,12 @@ export interface RasterLayer {
   y1: number;
 }
 
-export class Axis {
-  low: number;
-  high: number;
-
-  constructor(public options: AxisOptions) {
-    [this.low, this.high] = options.limits;
-  }
-
-  get span(): number {
-    return this.high - this.low;
-  }
-
-  /** Shows [low, high], moved and widened so that it lies within the limits. */
-  show(low: number, high: number): void {
-    const [min, max] = this.options.limits;
-    const whole = max - min;
-    const span = Math.min(whole, Math.max(high - low, Math.min(whole, this.options.shortest ?? 0)));
-    const middle = (low + high) / 2;
-    this.low = Math.min(Math.max(min, middle - span / 2), max - span);
-    this.high = this.low + span;
-  }
-
-  showAll(): void {
-    [this.low, this.high] = this.options.limits;
-  }
-
-  get isWhole(): boolean {
-    return this.low === this.options.limits[0] && this.high === this.options.limits[1];
-  }
-
-  /** Around a value that stays where it is. */
-  zoom(factor: number, around: number): void {
-    this.show(around - (around - this.low) * factor, around + (this.high - around) * factor);
-  }
+/** The content as it was drawn around a window, to be shown elsewhere while the plot moves. */
+interface Snapshot {
+  x: [number, number];
+  y: [number, number];
+  /** Of the windows that it was drawn for: how much a zoom stretches it. */
+  spans: [number, number];
 }
 
 export class Plot {
@@ -124,6 +89,12 @@ export class Plot {
   private readonly overlay: HTMLCanvasElement;
   private readonly resizes: ResizeObserver;
   private frame = 0;
+  private restTimer = 0;
+  private reportTimer = 0;
+  private reportedAt = Number.NEGATIVE_INFINITY;
+  private snapshot: Snapshot | null = null;
+  private readonly snapshotCanvas = document.createElement('canvas');
+  private isOverlayClean = false;
   private cursor: { x: number | null; y: number | null } = { x: null, y: null };
   private selection: { x0: number; y0: number; x1: number; y1: number } | null = null;
 
@@ -132,6 +103,9 @@ export class Plot {
     this.y = new Axis(options.y);
     this.margin = { left: 64, right: 16, top: 26, bottom: 34, ...options.margin };
     this.canvas = h('canvas', { class: 'plot' });
+    // Opaque canvases are not blended with what lies below them.
+    this.canvas.getContext('2d', { alpha: false });
+    this.snapshotCanvas.getContext('2d', { alpha: false });
     this.overlay = h('canvas', { class: 'plot overlay', tabindex: 0, role: 'img', 'aria-label': options.label });
     host.classList.add('plot-host');
     host.append(this.canvas, this.overlay);
@@ -144,6 +118,9 @@ export class Plot {
   destroy(): void {
     this.resizes.disconnect();
     cancelAnimationFrame(this.frame);
+    clearTimeout(this.restTimer);
+    clearTimeout(this.reportTimer);
+    this.reportTimer = 0;
     this.canvas.remove();
     this.overlay.remove();
   }
@@ -169,8 +146,29 @@ export class Plot {
     return this.y.low + ((py - this.margin.top) / this.innerHeight) * this.y.span;
   }
 
-  /** Draws in the next frame; as often as you like. */
+  /** The window has moved since the view was told: the state is behind. */
+  get isAhead(): boolean {
+    return this.reportTimer !== 0;
+  }
+
+  /** The content is another one: draws it in the next frame; as often as you like. */
   redraw(): void {
+    this.snapshot = null;
+    this.reframe();
+  }
+
+  /** Moves together with another plot, in the next frame. */
+  follow(): void {
+    clearTimeout(this.restTimer);
+    this.restTimer = window.setTimeout(() => {
+      this.restTimer = 0;
+      this.redraw();
+    }, REST_MS);
+    this.reframe();
+  }
+
+  /** Only the window is another one: draws in the next frame. */
+  reframe(): void {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
@@ -234,7 +232,7 @@ export class Plot {
     context.translate(-this.margin.left, -this.margin.top);
     this.options.draw(context, this);
     pen.image(content, this.margin.left, this.margin.top, this.innerWidth, this.innerHeight);
-    this.drawAxes(pen);
+    drawAxes(pen, this, this.options.colours());
     this.options.decorate?.(pen, this);
     return { width: this.width, height: this.height, body: pen.parts.join('') };
   }
@@ -245,6 +243,8 @@ export class Plot {
     const isFirst = this.width === 0;
     this.width = clientWidth;
     this.height = clientHeight;
+    this.snapshot = null;
+    this.isOverlayClean = false;
     if (this.width < 2 || this.height < 2) return;
     // The view does not have its plot yet while that is being built.
     if (isFirst) return this.redraw();
@@ -265,50 +265,72 @@ export class Plot {
     context.clip();
     context.fillStyle = colours.panel;
     context.fillRect(this.margin.left, this.margin.top, this.innerWidth, this.innerHeight);
-    this.options.draw(context, this);
+    if (this.restTimer) this.drawSnapshot(context);
+    else this.options.draw(context, this);
     context.restore();
     const pen = new CanvasPen(context);
-    this.drawAxes(pen);
+    drawAxes(pen, this, this.options.colours());
     this.options.decorate?.(pen, this);
     this.drawOverlay();
   }
 
-  private drawAxes(pen: Pen): void {
-    const { muted, grid, line } = this.options.colours();
-    const { left, top } = this.margin;
-    const right = left + this.innerWidth;
-    const bottom = top + this.innerHeight;
-    for (const tick of this.x.options.isHidden ? [] : axisTicks(this.x.options, this.x.low, this.x.high, this.innerWidth)) {
-      const x = this.px(tick.at);
-      if (x < left - 0.5 || x > right + 0.5) continue;
-      if (this.x.options.hasGrid) pen.line(x, top, x, bottom, grid);
-      pen.line(x, bottom, x, bottom + 4, line);
-      if (!tick.text) continue;
-      // The last text moves to the left rather than out of the plot.
-      const half = pen.measure(tick.text) / 2;
-      const centre = Math.min(x, this.width - half - 2);
-      pen.text(tick.text, centre, bottom + 7, { colour: muted, align: 'center', baseline: 'top', font: FONT });
+  /** One image per frame, whatever the content is made of. */
+  private drawSnapshot(context: CanvasRenderingContext2D): void {
+    if (!this.snapshot || !this.isGood(this.snapshot)) this.snapshot = this.takeSnapshot();
+    const { x, y } = this.snapshot;
+    const ratio = devicePixelRatio || 1;
+    const [left, top] = [this.px(x[0]), this.py(y[0])];
+    let [width, height] = [this.px(x[1]) - left, this.py(y[1]) - top];
+    const { width: ownWidth, height: ownHeight } = this.snapshotCanvas;
+    // Not stretched: pixel on pixel, which is also the fastest.
+    if (Math.abs(width * ratio - ownWidth) < 1) width = ownWidth / ratio;
+    if (Math.abs(height * ratio - ownHeight) < 1) height = ownHeight / ratio;
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.snapshotCanvas, Math.round(left * ratio) / ratio, Math.round(top * ratio) / ratio, width, height);
+  }
+
+  /** Whether a snapshot covers the window and is not stretched beyond recognition. */
+  private isGood({ x, y, spans }: Snapshot): boolean {
+    const covers = (axis: Axis, [low, high]: [number, number]) => {
+      const slack = axis.span * 1e-3;
+      return low <= axis.low + slack && high >= axis.high - slack;
+    };
+    const isLike = (now: number, then: number) => now < then * 2 && now > then / 3;
+    return covers(this.x, x) && covers(this.y, y) && isLike(this.x.span, spans[0]) && isLike(this.y.span, spans[1]);
+  }
+
+  private takeSnapshot(): Snapshot {
+    const { width, height } = this;
+    const { low: left, high: right, span: across } = this.x;
+    const { low: top, high: bottom, span: down } = this.y;
+    const x = this.x.widened(SNAPSHOT_PAD);
+    const y = this.y.widened(SNAPSHOT_PAD);
+    const [w, h] = [(this.innerWidth * (x[1] - x[0])) / across, (this.innerHeight * (y[1] - y[0])) / down];
+    const context = crisp(this.snapshotCanvas, w, h);
+    context.translate(-this.margin.left, -this.margin.top);
+    // The content draws itself through px and py: for a moment the plot is a larger one.
+    this.width += w - this.innerWidth;
+    this.height += h - this.innerHeight;
+    [this.x.low, this.x.high] = x;
+    [this.y.low, this.y.high] = y;
+    try {
+      context.fillStyle = this.options.colours().panel;
+      context.fillRect(this.margin.left, this.margin.top, this.innerWidth, this.innerHeight);
+      this.options.draw(context, this);
+    } finally {
+      this.width = width;
+      this.height = height;
+      [this.x.low, this.x.high] = [left, right];
+      [this.y.low, this.y.high] = [top, bottom];
     }
-    for (const tick of this.y.options.isHidden ? [] : axisTicks(this.y.options, this.y.low, this.y.high, this.innerHeight, 36)) {
-      const y = this.py(tick.at);
-      if (y < top - 0.5 || y > bottom + 0.5) continue;
-      if (this.y.options.hasGrid) pen.line(left, y, right, y, grid);
-      if (!tick.isName) pen.line(left - 4, y, left, y, line);
-      const gap = 7 + (this.y.options.clearance ?? 0);
-      if (tick.text) pen.text(tick.text, left - gap, y, { colour: muted, align: 'right', baseline: 'middle', font: FONT });
-    }
-    if (!this.y.options.isHidden) pen.line(left, top, left, bottom, line);
-    if (!this.x.options.isHidden) pen.line(left, bottom, right, bottom, line);
-    if (this.x.options.label) {
-      pen.text(this.x.options.label, right, bottom + 21, { colour: muted, align: 'right', baseline: 'top', font: FONT });
-    }
-    if (this.y.options.label) {
-      pen.text(this.y.options.label, 8, top - 13, { colour: muted, align: 'left', baseline: 'middle', font: FONT });
-    }
+    return { x, y, spans: [across, down] };
   }
 
   private drawOverlay(): void {
     if (this.width < 2 || this.height < 2) return;
+    const isEmpty = this.cursor.x === null && this.cursor.y === null && !this.selection;
+    if (isEmpty && this.isOverlayClean) return;
+    this.isOverlayClean = isEmpty;
     const context = crisp(this.overlay, this.width, this.height);
     context.clearRect(0, 0, this.width, this.height);
     const { accent, muted } = this.options.colours();
@@ -333,7 +355,18 @@ export class Plot {
   }
 
   private moved(): void {
-    this.redraw();
+    this.follow();
+    this.options.moves?.(this);
+    if (this.reportTimer) return;
+    const wait = this.reportedAt + REPORT_MS - performance.now();
+    if (wait <= 0) this.report();
+    else this.reportTimer = window.setTimeout(() => this.report(), wait);
+  }
+
+  private report(): void {
+    clearTimeout(this.reportTimer);
+    this.reportTimer = 0;
+    this.reportedAt = performance.now();
     this.options.moved?.(this);
   }
 
@@ -347,13 +380,18 @@ export class Plot {
 
   private listen(): void {
     const target = this.overlay;
-    let drag: { x: number; y: number; low: [number, number]; hasMoved: boolean; selects: boolean } | null = null;
+    let drag: {
+      x: number; y: number; clientX: number; clientY: number; low: [number, number]; hasMoved: boolean; selects: boolean;
+    } | null = null;
 
     target.addEventListener('pointerdown', (event) => {
       if (event.button !== 0) return;
+      // What follows starts from a state that knows the window.
+      if (this.isAhead) this.report();
       target.setPointerCapture(event.pointerId);
       drag = {
-        x: event.offsetX, y: event.offsetY, low: [this.x.low, this.y.low], hasMoved: false, selects: event.shiftKey,
+        x: event.offsetX, y: event.offsetY, clientX: event.clientX, clientY: event.clientY,
+        low: [this.x.low, this.y.low], hasMoved: false, selects: event.shiftKey,
       };
     });
     target.addEventListener('pointermove', (event) => {
@@ -362,13 +400,14 @@ export class Plot {
         this.options.hover?.(point);
         return;
       }
-      const dx = event.offsetX - drag.x;
-      const dy = event.offsetY - drag.y;
+      // Not the offset in the element, for which the browser would lay out the page.
+      const dx = event.clientX - drag.clientX;
+      const dy = event.clientY - drag.clientY;
       if (!drag.hasMoved && Math.hypot(dx, dy) < 4) return;
+      if (!drag.hasMoved) this.options.hover?.(null);
       drag.hasMoved = true;
-      this.options.hover?.(null);
       if (drag.selects) {
-        this.selection = this.box(drag.x, drag.y, event.offsetX, event.offsetY);
+        this.selection = this.box(drag.x, drag.y, drag.x + dx, drag.y + dy);
         this.drawOverlay();
         return;
       }
@@ -390,6 +429,7 @@ export class Plot {
         if (point) this.options.click?.(point);
         return;
       }
+      if (this.isAhead) this.report();
       const box = this.selection;
       this.selection = null;
       this.drawOverlay();

@@ -1,16 +1,33 @@
 /** Rasters over time as images, and what lies under the pointer when there are single nodes and accesses. */
-import { paint, scaled } from './canvas';
+import type { Axis } from './axis';
+import { paint } from './canvas';
 import { packed, type Colours } from './colours';
 import type { RasterLayer } from './plot';
 import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from './types';
 
 /** How much more than the window is fetched, on each side. */
-const PAD = 0.25;
+const PAD = 0.3;
+/** Less than this share of the window left beside it: time to fetch. */
+const NEAR = 0.1;
 
-/** A window widened on both sides, within its limits, in whole numbers. */
-export function padded(low: number, high: number, limits: [number, number]): [number, number] {
-  const room = (high - low) * PAD;
-  return [Math.max(limits[0], Math.floor(low - room)), Math.min(limits[1], Math.ceil(high + room))];
+/** A range that was fetched, and the length of the window that it was fetched for. */
+export interface Asked {
+  window: [number, number];
+  span: number;
+}
+
+/** What to fetch for an axis: its window, widened on both sides, in whole numbers. */
+export function wanted(axis: Axis): Asked {
+  const [low, high] = axis.widened(axis.options.isFixed ? 0 : PAD);
+  return { window: [Math.floor(low), Math.ceil(high)], span: axis.span };
+}
+
+/** Whether what was fetched shows the axis sharply, with some room to pan on. */
+export function isCovered({ window: [low, high], span }: Asked, axis: Axis): boolean {
+  const [min, max] = axis.options.limits;
+  const near = axis.span * NEAR;
+  return Math.abs(axis.span / span - 1) < 0.01 &&
+    (low <= min || low <= axis.low - near) && (high >= max || high >= axis.high + near);
 }
 
 /** Lanes by layer: the colour says which op, the strength how busy it is. */
@@ -21,10 +38,12 @@ export function paintLanes(
   const rows = header.lanes.length;
   // Of many layers each is busy for a small share of the time: relative to the busiest.
   const busiest = values.reduce((most, value) => (value > most ? value : most), 1e-9);
-  const image = cells(header.w, rows, (i) => {
-    const op = header.ops[i] ?? -1;
-    // Busy at all must be seen, however short it was.
-    return op < 0 ? 0 : coloured(ops[op] ?? 0x888888, 0.25 + 0.75 * Math.sqrt((values[i] ?? 0) / busiest));
+  const image = cells(header.w, rows, (pixels) => {
+    for (let i = 0; i < header.w * rows; i++) {
+      const op = header.ops[i] ?? -1;
+      // Busy at all must be seen, however short it was.
+      if (op >= 0) pixels[i] = coloured(ops[op] ?? 0x888888, 0.25 + 0.75 * Math.sqrt((values[i] ?? 0) / busiest));
+    }
   });
   return { image, x0: header.t0, x1: header.t1, y0: 0, y1: rows };
 }
@@ -41,9 +60,17 @@ export function paintTokens({ header, values }: Raster<OffsetsHeader>, shareAt: 
     const time = header.t0 + ((x + 0.5) / header.w) * (header.t1 - header.t0);
     return (colours.time[Math.round(shareAt(time) * 255)] as number) & 0xffffff;
   });
-  const image = cells(header.w, header.h, (i) => {
-    const value = values[i] ?? 0;
-    return value > 0 ? coloured(columns[i % header.w] as number, 0.45 + 0.55 * scaled(value, header.max, 'sqrt')) : 0;
+  // Some hundred thousand cells while the plot moves: no call per cell.
+  const perMax = header.max > 0 ? 1 / header.max : 0;
+  const image = cells(header.w, header.h, (pixels) => {
+    for (let y = 0, i = 0; y < header.h; y++) {
+      for (let x = 0; x < header.w; x++, i++) {
+        const value = values[i] as number;
+        if (!(value > 0)) continue;
+        const alpha = Math.min(255, 115 + 140 * Math.sqrt(value * perMax)) | 0;
+        pixels[i] = ((alpha << 24) | (columns[x] as number)) >>> 0;
+      }
+    }
   });
   return { image, ...place(header) };
 }
@@ -90,14 +117,14 @@ function coloured(rgb: number, alpha: number): number {
   return ((Math.round(255 * Math.min(1, alpha)) << 24) | rgb) >>> 0;
 }
 
-/** An image of one pixel per cell, 0xAABBGGRR each. */
-function cells(width: number, height: number, colour: (i: number) => number): HTMLCanvasElement {
+/** An image of one pixel per cell, 0xAABBGGRR each; transparent where nothing is filled in. */
+function cells(width: number, height: number, fill: (pixels: Uint32Array) => void): HTMLCanvasElement {
   const image = document.createElement('canvas');
   image.width = Math.max(1, width);
   image.height = Math.max(1, height);
   const data = new ImageData(image.width, image.height);
   const pixels = new Uint32Array(data.data.buffer);
-  for (let i = 0; i < width * height; i++) pixels[i] = colour(i);
+  fill(pixels);
   (image.getContext('2d') as CanvasRenderingContext2D).putImageData(data, 0, 0);
   return image;
 }

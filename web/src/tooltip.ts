@@ -50,6 +50,6 @@ export class Tooltip {
   }
 
   hide(): void {
-    this.box.hidden = true;
+    if (!this.box.hidden) this.box.hidden = true;
   }
 }

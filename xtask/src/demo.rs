@@ -6,15 +6,18 @@ use crate::step::{Outcome, Step};
 
 const DENSE: &str = "models/shakespeare-dense.gguf";
 const MOE: &str = "models/shakespeare-moe.gguf";
+const FOLDER: &str = "target/demo";
 const RUN: &str = "target/demo/run";
+const PAGE: &str = "target/demo/report.html";
 const PROMPT: &str = "ROMEO:\n";
 
 pub const WHERE_TO_LOOK_NEXT: &str = "
 where to look next:
-  docs/guide.md                                  a tour of every command, with its output
-  target/demo/run                                the trace of that run; `tensorscope report` and `export` read it
-  target/release/tensorscope --help              the commands
-  target/release/tensorscope inspect MODEL.gguf  the same for a model of yours";
+  docs/guide.md                                    a tour of every command, with its output
+  target/demo/report.html                          what that run did to memory, in plots
+  target/release/tensorscope view target/demo/run  the same to explore, in the browser
+  target/release/tensorscope --help                the commands
+  target/release/tensorscope inspect MODEL.gguf    the same for a model of yours";
 
 /// One line a step: name, what the reader will see, arguments.
 pub fn steps() -> Vec<Step> {
@@ -27,7 +30,7 @@ pub fn steps() -> Vec<Step> {
         ),
         Step::new(
             "build",
-            "tensorscope and llama.cpp (minutes the first time, on two cores)",
+            "tensorscope, llama.cpp and DataFusion (a quarter of an hour the first time, on two cores)",
             "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package",
             |house| house.cargo(&["build"], &[]),
         ),
@@ -54,6 +57,20 @@ pub fn steps() -> Vec<Step> {
         ),
         show("report", "what that run touched", &["report", RUN]),
         show(
+            "sql",
+            "any other question: the run as tables",
+            &[
+                "sql",
+                RUN,
+                "SELECT layer, expert, tokens FROM expert_use ORDER BY tokens DESC, layer, expert LIMIT 5",
+            ],
+        ),
+        show(
+            "page",
+            "the report as one file to look at and to share",
+            &["report", RUN, "--html", "-o", PAGE],
+        ),
+        show(
             "audit",
             "the same record, held against the MMU page by page",
             &["audit", "-m", MOE, "-p", PROMPT, "-n", "8"],
@@ -61,14 +78,14 @@ pub fn steps() -> Vec<Step> {
     ]
 }
 
-/// A new run each time: `record` overwrites nothing.
+/// A new folder each time: nothing overwrites what is there.
 fn record(house: &House) -> Outcome {
-    let run = house.root().join(RUN);
-    if run.exists() {
-        std::fs::remove_dir_all(&run).map_err(|e| format!("{}: {e}", run.display()))?;
+    let folder = house.root().join(FOLDER);
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(failed)?;
     }
-    std::fs::create_dir_all(run.parent().unwrap_or(&run))
-        .map_err(|e| format!("{}: {e}", run.display()))?;
+    std::fs::create_dir_all(&folder).map_err(failed)?;
     tensorscope(
         house,
         &["record", "-m", MOE, "-p", PROMPT, "-n", "48", "-o", RUN],

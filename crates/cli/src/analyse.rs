@@ -52,9 +52,7 @@ pub struct AnalyseProps {
 
 impl AnalyseProps {
     pub fn is_default(&self) -> bool {
-        self.facts == Options::default()
-            && self.budgets_bytes.is_empty()
-            && self.ceilings.is_none()
+        self.facts == Options::default() && self.budgets_bytes.is_empty() && self.ceilings.is_none()
     }
 }
 
@@ -72,8 +70,7 @@ pub fn results(run: &Run) -> anyhow::Result<Results> {
 fn kept(run: &Run) -> Option<Results> {
     let text = std::fs::read(run.path().join(KEPT_FILE)).ok()?;
     let kept: Kept<Results> = serde_json::from_slice(&text).ok()?;
-    let is_current =
-        kept.version == env!("CARGO_PKG_VERSION") && kept.log_bytes == run.log_bytes();
+    let is_current = kept.version == env!("CARGO_PKG_VERSION") && kept.log_bytes == run.log_bytes();
     is_current.then_some(kept.results)
 }
 

@@ -81,7 +81,12 @@ fn mp4(index: &RunIndex, path: &Path, options: &Options) -> anyhow::Result<()> {
         .args(["-v", "error", "-y", "-f", "rawvideo", "-pix_fmt", "rgba"])
         .args(["-s", &size, "-r", &rate, "-i", "-", "-f", "mp4"])
         // Players want 4:2:0, and that wants even sides.
-        .args(["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p"])
+        .args([
+            "-vf",
+            "pad=ceil(iw/2)*2:ceil(ih/2)*2",
+            "-pix_fmt",
+            "yuv420p",
+        ])
         .arg(path)
         .stdin(Stdio::piped());
     let mut child = ffmpeg.spawn().context(

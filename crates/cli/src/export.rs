@@ -175,7 +175,9 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
         Format::Folded => folded::write(log, by, &mut out),
         Format::Flamegraph => flamegraph::write(log, by, &flamegraph::Options { title }, &mut out),
         Format::Speedscope => speedscope::write(log, by, &speedscope::Options { title }, &mut out),
-        Format::Parquet | Format::Tracker | Format::Animation => unreachable!("written by a function of its own"),
+        Format::Parquet | Format::Tracker | Format::Animation => {
+            unreachable!("written by a function of its own")
+        }
     }?)
 }
 
@@ -196,11 +198,7 @@ fn parquet(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
     written
 }
 
-fn parquet_into(
-    args: &Args,
-    run: &Run,
-    out: &mut (dyn Write + Send),
-) -> anyhow::Result<ExitCode> {
+fn parquet_into(args: &Args, run: &Run, out: &mut (dyn Write + Send)) -> anyhow::Result<ExitCode> {
     ensure_tables(run)?;
     let table = match args.table {
         Table::Tensors => "tensors",

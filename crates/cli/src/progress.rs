@@ -1,14 +1,60 @@
 //! Progress bars: on a terminal only (indicatif hides them otherwise), on stderr.
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use std::{
+    cell::Cell,
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+
+/// What is done sooner needs no bar.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on bars stay away: `--quiet`.
+pub fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+/// A bar that appears when the work turns out to be long.
+pub struct LateBar {
+    bar: ProgressBar,
+    begin: Instant,
+    is_shown: Cell<bool>,
+}
 
 /// A bar of `length` units, with the time that is left.
-pub fn bar(length: u64, title: &str, unit: &'static str) -> ProgressBar {
-    styled(
-        length,
-        &format!("{}  {{eta}} left", line(title, unit)),
-        unit,
-    )
+pub fn bar(length: u64, title: &str, unit: &'static str) -> LateBar {
+    let template = format!("{}  {{eta}} left", line(title, unit));
+    let bar = styled(length, &template, unit);
+    bar.set_draw_target(ProgressDrawTarget::hidden());
+    LateBar {
+        bar,
+        begin: Instant::now(),
+        is_shown: Cell::new(false),
+    }
+}
+
+impl LateBar {
+    pub fn set_position(&self, position: u64) {
+        if !self.is_shown.get() && self.begin.elapsed() > PATIENCE {
+            self.is_shown.set(true);
+            if !IS_QUIET.load(Ordering::Relaxed) {
+                self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            }
+        }
+        self.bar.set_position(position);
+    }
+
+    pub fn inc(&self, by: u64) {
+        self.set_position(self.bar.position() + by);
+    }
+
+    pub fn finish_and_clear(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// Whether a bar has a line of text (its prefix) above it.

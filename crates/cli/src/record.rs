@@ -26,7 +26,9 @@ use trace::{
 };
 
 use self::screen::{Bar, Screen};
-use crate::{engine_args::EngineArgs, ingest::prepare, signals, text::grouped, view::Live};
+use crate::{
+    engine_args::EngineArgs, ingest::prepare, progress, signals, text::grouped, view::Live,
+};
 
 /// Record every tensor access of an inference
 ///
@@ -79,6 +81,9 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let texts = args.engine.texts()?;
+    if args.quiet {
+        progress::be_quiet();
+    }
     // The directory first: a bad path must not wait for a model to load.
     let path = args
         .output

@@ -51,9 +51,15 @@ impl Target {
                 create_folder(path)?;
                 None
             }
-            (Kind::Markdown, None) => bail!("--md writes a file and its plots; name it with -o FILE"),
-            (Kind::Svg, None) => bail!("--svg writes a file for each plot; name a folder with -o DIR"),
-            (Kind::Png, None) => bail!("--png writes a file for each plot; name a folder with -o DIR"),
+            (Kind::Markdown, None) => {
+                bail!("--md writes a file and its plots; name it with -o FILE")
+            }
+            (Kind::Svg, None) => {
+                bail!("--svg writes a file for each plot; name a folder with -o DIR")
+            }
+            (Kind::Png, None) => {
+                bail!("--png writes a file for each plot; name a folder with -o DIR")
+            }
         };
         Ok(Target {
             kind,

@@ -8,11 +8,16 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use rundir::Run;
 use store::{
-    Session, StoreError, output::MOST_TABLE_ROWS, schema::TABLES, views::VIEWS, write_query,
+    Session, StoreError, output::MOST_TABLE_ROWS, query_rows, schema::TABLES, views::VIEWS,
+    write_query,
 };
 
-use crate::{export::open_run, ingest::ensure_tables};
+use crate::{
+    export::{open_run, says_what_is_missing},
+    ingest::ensure_tables,
+};
 
 /// Ask a run, or several as one dataset, in SQL
 ///
@@ -70,13 +75,22 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let props = args.props()?;
+    let mut is_whole = true;
     for path in &props.runs {
-        ensure_tables(&open_run(path)?)?;
+        let run = open_run(path)?;
+        ensure_tables(&run)?;
+        is_whole &= !says_what_tables_lack(&run)?;
     }
     let runs: Vec<&Path> = props.runs.iter().map(PathBuf::as_path).collect();
     let session = Session::open(&runs)?;
+    // Lost data is an error, never a warning.
+    let code = match is_whole {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(1),
+    };
     let Some(path) = &props.output else {
-        return answer(&session, &props, &mut BufWriter::new(io::stdout()));
+        answer(&session, &props, &mut BufWriter::new(io::stdout()))?;
+        return Ok(code);
     };
     let file = OpenOptions::new().write(true).create_new(true).open(path);
     let file = file.with_context(|| format!("{}: cannot create", path.display()))?;
@@ -85,14 +99,26 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         // Half an answer is none, and the same command can be given again.
         let _ = std::fs::remove_file(path);
     }
-    answered
+    answered.map(|()| code)
 }
 
-fn answer(
-    session: &Session,
-    props: &Props,
-    out: &mut (dyn Write + Send),
-) -> anyhow::Result<ExitCode> {
+/// Says so when rows are missing because the log was damaged or cut short.
+fn says_what_tables_lack(run: &Run) -> anyhow::Result<bool> {
+    let session = Session::open(&[run.path()])?;
+    let counts = query_rows(&session, "SELECT evals, corrupt_records FROM run", 1)?;
+    let count = |at: usize| counts.rows.first().and_then(|row| row[at].as_u64());
+    let damaged = count(1).unwrap_or(0);
+    if damaged > 0 {
+        eprintln!(
+            "tensorscope: {}: damaged records of the log have no rows: {damaged}; `tensorscope ingest` names them",
+            run.path().display()
+        );
+    }
+    let is_missing = says_what_is_missing(run, count(0).unwrap_or(0));
+    Ok(damaged > 0 || is_missing)
+}
+
+fn answer(session: &Session, props: &Props, out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
     match write_query(session, &props.query, props.format, out) {
         Ok(written) if written.is_cut => {
             eprintln!(
@@ -104,7 +130,7 @@ fn answer(
         Err(StoreError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Err(error) => return Err(error.into()),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl Args {

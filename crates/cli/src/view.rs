@@ -152,9 +152,8 @@ impl Live {
             }
         }
         self.shutdown.stop();
-        match self.thread.join() {
-            Ok(Err(error)) => eprintln!("tensorscope: the viewer ended: {error:#}"),
-            Ok(Ok(())) | Err(_) => {}
+        if let Ok(Err(error)) = self.thread.join() {
+            eprintln!("tensorscope: the viewer ended: {error:#}");
         }
     }
 }
@@ -186,15 +185,16 @@ impl OfRun {
     fn results(&self) -> anyhow::Result<Value> {
         let run = Run::open(&self.path)?;
         // Results of a log that still grows are not worth keeping.
-        let results = if self.ceilings.is_none() && !matches!(run.condition(), Condition::Recording { .. }) {
-            results(&run)?
-        } else {
-            let props = AnalyseProps {
-                ceilings: self.ceilings.clone(),
-                ..AnalyseProps::default()
+        let results =
+            if self.ceilings.is_none() && !matches!(run.condition(), Condition::Recording { .. }) {
+                results(&run)?
+            } else {
+                let props = AnalyseProps {
+                    ceilings: self.ceilings.clone(),
+                    ..AnalyseProps::default()
+                };
+                analyse(&run, &props)?
             };
-            analyse(&run, &props)?
-        };
         Ok(serde_json::to_value(results)?)
     }
 
@@ -220,10 +220,13 @@ impl Answers for OfRun {
 
     fn sql(&self, query: &str) -> Result<SqlAnswer, String> {
         let session = self.session().map_err(|e| format!("{e:#}"))?;
-        let answer = store::query_rows(&session, query, MOST_SQL_ROWS).map_err(|e| e.to_string())?;
+        let answer =
+            store::query_rows(&session, query, MOST_SQL_ROWS).map_err(|e| e.to_string())?;
         let columns = answer.columns.into_iter();
         Ok(SqlAnswer {
-            columns: columns.map(|(name, kind)| SqlColumn { name, kind }).collect(),
+            columns: columns
+                .map(|(name, kind)| SqlColumn { name, kind })
+                .collect(),
             rows: answer.rows,
             is_cut: answer.is_cut,
         })

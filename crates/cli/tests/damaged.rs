@@ -20,8 +20,21 @@ fn check(spoil: impl Fn(&Path), expected: &str) {
         "/../../models/shakespeare-moe.gguf"
     );
     for run in ["run", "whole"] {
+        // Tables would be made while the log is still whole.
         let args = [
-            "record", "-m", model, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", run,
+            "record",
+            "-m",
+            model,
+            "-p",
+            "ROMEO:",
+            "-n",
+            "8",
+            "-t",
+            "1",
+            "-q",
+            "--no-tables",
+            "-o",
+            run,
         ];
         assert!(tensorscope(folder.path(), &args).status.success());
     }
@@ -32,6 +45,11 @@ fn check(spoil: impl Fn(&Path), expected: &str) {
         &["compare", "whole", "run"],
         &["export", "run", "--table", "evals"],
         &["export", "run", "--to", "folded"],
+        &["sql", "run", "SELECT count(*) FROM accesses"],
+        // The second time the tables are there already.
+        &["sql", "run", "SELECT count(*) FROM accesses"],
+        &["sql", "whole", "run", "SELECT count(*) FROM accesses"],
+        &["report", "run", "--html", "-o", "page.html"],
     ] {
         let output = tensorscope(folder.path(), args);
         let said = String::from_utf8_lossy(&output.stderr);

@@ -12,6 +12,10 @@ use crate::reply::Refusal;
 pub const MOST_CELLS_A_SIDE: u64 = 8192;
 /// Cells of a raster in all: 16 MB of values.
 pub const MOST_CELLS: u64 = 4 << 20;
+/// Cells of the file map, which has one side only: as many as crate `index`
+/// gives. The map shows fine cells by asking for many, so it needs more than
+/// a screen holds.
+pub const MOST_MAP_CELLS: u64 = 1 << 20;
 /// Whole numbers that a JavaScript number holds exactly.
 const MOST_EXACT: u64 = 1 << 53;
 
@@ -92,14 +96,19 @@ impl Parameters {
     }
 
     /// Cells of a raster along these sides, which must all be given: 1 to
-    /// [`MOST_CELLS_A_SIDE`] each, and not too many in all.
+    /// [`MOST_CELLS_A_SIDE`] each ([`MOST_MAP_CELLS`] of the file map), and not
+    /// too many in all.
     pub fn check_cells(&self, sides: &[&str]) -> Result<(), Refusal> {
         let mut area = 1u64;
         for side in sides {
             let cells = self.required(side)?;
-            if cells == 0 || cells > MOST_CELLS_A_SIDE {
+            let most = match *side {
+                "cells" => MOST_MAP_CELLS,
+                _ => MOST_CELLS_A_SIDE,
+            };
+            if cells == 0 || cells > most {
                 return Err(bad(format!(
-                    "{side}={cells} is out of range; give 1 to {MOST_CELLS_A_SIDE}"
+                    "{side}={cells} is out of range; give 1 to {most}"
                 )));
             }
             area = area.saturating_mul(cells);
@@ -190,6 +199,21 @@ mod tests {
         assert!(sentence(check("w=8193&h=1")).contains("w=8193"));
         assert!(sentence(check("w=1&h=0")).contains("h=0"));
         assert!(sentence(check("w=1")).contains("h is missing"));
+    }
+
+    #[test]
+    fn the_file_map_may_have_as_many_cells_as_the_index_gives() {
+        let most = MOST_MAP_CELLS.to_string();
+        assert!(index::MapQuery::from_pairs(&[("cells", &most)]).is_ok());
+        let more = (MOST_MAP_CELLS + 1).to_string();
+        assert!(index::MapQuery::from_pairs(&[("cells", &more)]).is_err());
+        let check = |query: &str| {
+            let read = Parameters::read(query, &["cells"]).unwrap();
+            read.check_cells(&["cells"])
+        };
+        assert!(check("cells=1048576").is_ok());
+        assert!(sentence(check("cells=1048577")).contains("give 1 to 1048576"));
+        assert!(sentence(check("cells=0")).contains("cells=0"));
     }
 
     #[test]

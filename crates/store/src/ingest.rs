@@ -366,8 +366,11 @@ fn remove_leftovers(run: &Path) {
     let prefix = format!(".{TABLES_DIRECTORY}-");
     for entry in fs::read_dir(run).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|n| n.strip_prefix(&prefix)?.parse::<u32>().ok());
-        let is_left = |pid| pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists();
+        let pid = name
+            .to_str()
+            .and_then(|n| n.strip_prefix(&prefix)?.parse::<u32>().ok());
+        let is_left =
+            |pid| pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists();
         if pid.is_some_and(is_left) {
             // What cannot be removed is no obstacle.
             let _ = fs::remove_dir_all(entry.path());

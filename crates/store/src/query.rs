@@ -175,7 +175,9 @@ impl Session {
 
     async fn register_file(&self, name: &str, path: &Path) -> Result<(), DataFusionError> {
         let options = ParquetReadOptions::default();
-        self.context.register_parquet(name, file_url(path), options).await
+        self.context
+            .register_parquet(name, file_url(path), options)
+            .await
     }
 
     async fn create_view(&self, name: &str, sql: &str) -> Result<(), DataFusionError> {
@@ -217,7 +219,9 @@ fn file_url(path: &Path) -> String {
     let mut url = "file://".to_owned();
     for &byte in path.as_os_str().as_bytes() {
         match byte {
-            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => url.push(byte.into()),
+            b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
+                url.push(byte.into())
+            }
             _ => url.push_str(&format!("%{byte:02X}")),
         }
     }

@@ -6,6 +6,13 @@
 //! count from the first, so after a damaged record of them later ones are refused
 //! too: better no name than a wrong one. A record that was never completed (the
 //! process was killed) comes as [`Event::Partial`]; it alone has no checksum.
+//!
+//! A log that is still written is followed:
+//! 1. [`StreamReader::next_event`] until it returns `None`;
+//! 2. [`StreamReader::resume`], and again from 1: what was appended since comes,
+//!    and only that. A partial evaluation comes once, and when it is complete as
+//!    [`Event::Evaluation`];
+//! 3. once the writer is known to be gone, 2. a last time with [`Writer::Gone`].
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +23,7 @@ use std::{
 use crate::{
     format::{EVAL_HEAD_WORDS, EVAL_TAIL_WORDS, Phase, RecordKind, VERSION},
     region::Region,
-    stream::{Framed, Words, segments},
+    stream::{Framed, Position, Words, segments},
     template::{
         CaptureKind, CaptureTime, Definition, Name, Template, TensorDef, decode_definitions,
     },
@@ -125,6 +132,18 @@ pub enum StreamEnd {
     Closed,
     /// Without an end record: the process was killed, or the disk was full.
     Open,
+}
+
+/// Whether anybody may still append to a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// Zeros where a record would begin are then taken for space that was prepared
+    /// for it, after a look at what comes right behind: a running process loses
+    /// no pages, and looking through all prepared segments takes time.
+    Running,
+    /// Everything behind the last record is looked at: where that is not zero, a
+    /// power failure has lost records between.
+    Gone,
 }
 
 /// Everything that a stream has defined so far.
@@ -241,15 +260,23 @@ impl Definitions {
     }
 }
 
-/// Reads one stream from its first segment to its end.
+/// Reads one stream from its first segment to its end, and on from there when it
+/// has grown.
 pub struct StreamReader {
     words: Words,
     pub definitions: Definitions,
     end: StreamEnd,
     /// Until a record of definitions turns out damaged.
     definitions_are_whole: bool,
+    definition_records: u64,
     /// Bytes of the records read so far, framing included.
     record_bytes: u64,
+    /// Those of the last one, if it was not complete.
+    incomplete_bytes: u64,
+    /// Where the evaluation begins that was the last to come as partial.
+    partial: Option<Position>,
+    /// Nothing behind the reading position can be found.
+    is_lost: bool,
 }
 
 impl StreamReader {
@@ -259,7 +286,11 @@ impl StreamReader {
             definitions: Definitions::default(),
             end: StreamEnd::NotYet,
             definitions_are_whole: true,
+            definition_records: 0,
             record_bytes: 0,
+            incomplete_bytes: 0,
+            partial: None,
+            is_lost: false,
         })
     }
 
@@ -271,20 +302,28 @@ impl StreamReader {
         self.record_bytes
     }
 
-    /// The next event; `None` at the end of the stream. Definitions are taken in
-    /// on the way.
+    /// Records of definitions that were taken in: whether there are new ones.
+    pub fn definition_records(&self) -> u64 {
+        self.definition_records
+    }
+
+    /// Goes on where the stream ended, in case it has grown since; see the
+    /// module. Changes nothing at an orderly end, or where the rest was lost.
+    pub fn resume(&mut self, writer: Writer) {
+        self.words.expect(writer);
+        if self.end == StreamEnd::Open && !self.is_lost {
+            self.end = StreamEnd::NotYet;
+            self.record_bytes -= std::mem::take(&mut self.incomplete_bytes);
+        }
+    }
+
+    /// The next event; `None` at the end of the stream, or at what is the end at
+    /// present. Definitions are taken in on the way. After an error, the next
+    /// call tries the same record again.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         while self.end == StreamEnd::NotYet {
-            let (segment, offset) = self.words.place();
             let (framed, bytes) = self.words.next_record()?;
             self.record_bytes += bytes;
-            let corrupt = |reason: String| {
-                Ok(Some(Event::Corrupt {
-                    segment,
-                    offset,
-                    reason,
-                }))
-            };
             let (kind, body) = match framed {
                 Framed::Record { kind, body } => (kind, body),
                 Framed::End => {
@@ -293,37 +332,56 @@ impl StreamReader {
                 }
                 Framed::Incomplete { kind, body } => {
                     self.end = StreamEnd::Open;
-                    return Ok(match kind {
-                        RecordKind::Evaluation => self.partial(&body).map(Event::Partial),
-                        _ => None,
-                    });
+                    self.incomplete_bytes = bytes;
+                    let begin = Some(self.words.record());
+                    if kind != RecordKind::Evaluation || self.partial == begin {
+                        break;
+                    }
+                    let Some(partial) = self.partial(&body) else {
+                        break;
+                    };
+                    self.partial = begin;
+                    return Ok(Some(Event::Partial(partial)));
                 }
                 Framed::Damaged { kind, reason } => {
                     self.definitions_are_whole &= kind != RecordKind::Definitions;
-                    return corrupt(reason.into());
+                    return Ok(Some(self.corrupt(reason.into())));
                 }
                 Framed::Lost { reason } => {
                     self.end = StreamEnd::Open;
-                    return corrupt(format!("{reason}; the rest of the stream cannot be read"));
+                    self.is_lost = true;
+                    let reason = format!("{reason}; the rest of the stream cannot be read");
+                    return Ok(Some(self.corrupt(reason)));
                 }
             };
             match kind {
                 RecordKind::End => self.end = StreamEnd::Closed,
                 RecordKind::Definitions => {
+                    self.definition_records += 1;
                     if let Err(reason) = self.define(&body) {
                         self.definitions_are_whole = false;
-                        return corrupt(reason);
+                        return Ok(Some(self.corrupt(reason)));
                     }
                 }
                 RecordKind::Evaluation => {
-                    return match self.evaluation(&body) {
-                        Ok(evaluation) => Ok(Some(Event::Evaluation(evaluation))),
-                        Err(reason) => corrupt(reason),
-                    };
+                    return Ok(Some(match self.evaluation(&body) {
+                        Ok(evaluation) => Event::Evaluation(evaluation),
+                        Err(reason) => self.corrupt(reason),
+                    }));
                 }
             }
         }
         Ok(None)
+    }
+
+    /// About the last record.
+    fn corrupt(&self, reason: String) -> Event {
+        let (segment, offset) = self.words.place();
+        Event::Corrupt {
+            segment,
+            offset,
+            reason,
+        }
     }
 
     fn define(&mut self, body: &[u64]) -> Result<(), String> {

@@ -11,10 +11,16 @@
 //! instant: a commit word may be seen with a body from before. So damage is
 //! believed only when reading again shows it again. One reading suffices for
 //! that, because whoever saw a word sees the words stored before it next time.
+//!
+//! Words are read in chunks. At the end, and at a record that is not complete,
+//! the reading position goes back to where that record begins, file and chunk are
+//! let go, and the next call looks at the files anew: so a log is followed while
+//! it grows, and a reader that waits holds nothing but its position.
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -23,12 +29,16 @@ use crate::{
         COMMIT, Checksum, RECORD_HEADER_WORDS, RECORD_TRAILER_WORDS, RecordKind,
         SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, VERSION, length_from_word,
     },
-    read::ReadError,
+    read::{ReadError, Writer},
     segment::segment_path,
 };
 
-/// How often a record that looks damaged is read again.
+/// How often what looks damaged is read again.
 const READ_AGAIN: usize = 3;
+/// Words that are read at a time.
+const CHUNK_WORDS: usize = 8192;
+/// How far behind the last record a reader looks for more while the log grows.
+const NEAR_WORDS: u64 = 8192;
 
 /// What stands at the reading position.
 pub enum Framed {
@@ -53,34 +63,48 @@ pub enum Framed {
     End,
 }
 
+/// A place in a stream: a segment and a word of it, from its header on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    index: u32,
+    at: usize,
+}
+
 /// The words of a stream.
 pub struct Words {
     log_directory: PathBuf,
     stream: u32,
-    index: u32,
-    path: PathBuf,
-    segment: Vec<u64>,
-    at: usize,
-    header_bytes: usize,
-    /// Stream position of the first word of the segment.
-    stream_word: u64,
+    /// The next word.
+    position: Position,
+    /// Where the record begins that was asked for last.
+    record: Position,
+    record_header_bytes: usize,
+    /// The segment of the position; none while nothing is read.
+    segment: Option<Segment>,
+    /// Words of it, from `chunk_at` on.
+    chunk: Vec<u64>,
+    chunk_at: usize,
+    /// How many words behind the last record must be zero.
+    look_words: u64,
 }
 
 impl Words {
     pub fn open(log_directory: &Path, stream: u32) -> Result<Words, ReadError> {
+        let start = Position { index: 0, at: 0 };
         let mut words = Words {
             log_directory: log_directory.to_owned(),
             stream,
-            index: 0,
-            path: segment_path(log_directory, stream, 0),
-            segment: Vec::new(),
-            at: 0,
-            header_bytes: SEGMENT_HEADER_BYTES,
-            stream_word: 0,
+            position: start,
+            record: start,
+            record_header_bytes: SEGMENT_HEADER_BYTES,
+            segment: None,
+            chunk: Vec::new(),
+            chunk_at: 0,
+            look_words: u64::MAX,
         };
-        match words.read_segment(0)? {
+        match words.find_segment(0)? {
             Found::Segment(segment) => words.enter(0, segment)?,
-            // Killed while it was opened: an empty stream.
+            // Killed while it was opened, or just about to be: an empty stream.
             Found::Unfinished => {}
             Found::Nothing => {
                 return Err(ReadError::NoSegments {
@@ -91,28 +115,63 @@ impl Words {
         Ok(words)
     }
 
-    /// File and byte of the next word.
-    pub fn place(&self) -> (PathBuf, u64) {
-        (self.path.clone(), (self.header_bytes + self.at * 8) as u64)
+    /// Says who may append while the next records are read.
+    pub fn expect(&mut self, writer: Writer) {
+        self.look_words = match writer {
+            Writer::Running => NEAR_WORDS,
+            Writer::Gone => u64::MAX,
+        };
     }
 
-    /// The next record. Also returns the bytes that it occupies.
+    /// Where the record begins that was asked for last.
+    pub fn record(&self) -> Position {
+        self.record
+    }
+
+    /// File and byte of that.
+    pub fn place(&self) -> (PathBuf, u64) {
+        let offset = self.record_header_bytes + self.record.at * 8;
+        (self.path(self.record.index), offset as u64)
+    }
+
+    /// The next record. Also returns the bytes that it occupies. After the end,
+    /// after a record that is not complete and after an error, the next call
+    /// looks at the same place again.
     pub fn next_record(&mut self) -> Result<(Framed, u64), ReadError> {
-        let (index, at) = (self.index, self.at);
-        let mut framed = self.read_record()?;
-        for _ in 0..READ_AGAIN {
-            if !matches!(framed, Framed::Damaged { .. } | Framed::Lost { .. }) {
-                break;
-            }
-            self.return_to(index, at)?;
-            framed = self.read_record()?;
+        let framed = self.read_believed();
+        if matches!(
+            framed,
+            Err(_) | Ok(Framed::End | Framed::Incomplete { .. } | Framed::Lost { .. })
+        ) {
+            self.leave_to(self.record);
         }
+        let framed = framed?;
         let body = match &framed {
             Framed::Record { body, .. } | Framed::Incomplete { body, .. } => body.len(),
             _ => return Ok((framed, 0)),
         };
         let words = body + RECORD_HEADER_WORDS + RECORD_TRAILER_WORDS;
         Ok((framed, words as u64 * 8))
+    }
+
+    fn read_believed(&mut self) -> Result<Framed, ReadError> {
+        self.record = self.position;
+        if !self.enter_again()? {
+            return Ok(Framed::End);
+        }
+        if let Some(segment) = &self.segment {
+            self.record_header_bytes = segment.header_bytes;
+        }
+        let mut framed = self.read_record()?;
+        for _ in 0..READ_AGAIN {
+            if !matches!(framed, Framed::Damaged { .. } | Framed::Lost { .. }) {
+                break;
+            }
+            self.leave_to(self.record);
+            self.enter_again()?;
+            framed = self.read_record()?;
+        }
+        Ok(framed)
     }
 
     fn read_record(&mut self) -> Result<Framed, ReadError> {
@@ -180,71 +239,105 @@ impl Words {
         })
     }
 
-    /// Reads the segment of an earlier position again and stands there.
-    fn return_to(&mut self, index: u32, at: usize) -> Result<(), ReadError> {
-        match self.read_segment(index)? {
-            Found::Segment(segment) => {
-                let path = segment_path(&self.log_directory, self.stream, index);
-                if at > segment.words.len() {
-                    let reason = "the segment became shorter while it was read".into();
-                    return Err(ReadError::Damaged {
-                        path,
-                        offset: 0,
-                        reason,
-                    });
-                }
-                self.segment = segment.words;
-                self.stream_word = segment.stream_word;
-                self.header_bytes = segment.header_bytes;
-                self.index = index;
-                self.path = path;
-                self.at = at;
-                Ok(())
+    /// Lets go of what was read, and stands at `position`.
+    fn leave_to(&mut self, position: Position) {
+        self.position = position;
+        self.segment = None;
+        self.chunk = Vec::new();
+        self.chunk_at = 0;
+    }
+
+    /// Opens the segment of the position if that was left. `false` when it is the
+    /// first one and not there yet.
+    fn enter_again(&mut self) -> Result<bool, ReadError> {
+        if self.segment.is_some() {
+            return Ok(true);
+        }
+        let Position { index, at } = self.position;
+        match self.find_segment(index)? {
+            Found::Segment(segment) if at <= segment.words => {
+                self.segment = Some(segment);
+                self.chunk_at = at;
+                Ok(true)
             }
-            _ => Err(ReadError::MissingSegment {
-                path: segment_path(&self.log_directory, self.stream, index),
+            Found::Segment(_) => Err(ReadError::Damaged {
+                path: self.path(index),
+                offset: 0,
+                reason: "the segment became shorter while it was read".into(),
+            }),
+            Found::Unfinished if self.position == (Position { index: 0, at: 0 }) => Ok(false),
+            Found::Unfinished | Found::Nothing => Err(ReadError::MissingSegment {
+                path: self.path(index),
             }),
         }
     }
 
     fn next(&mut self) -> Result<Option<u64>, ReadError> {
-        while self.at == self.segment.len() {
-            if !self.next_segment()? {
-                return Ok(None);
-            }
+        if !self.fill()? {
+            return Ok(None);
         }
-        self.at += 1;
-        Ok(Some(self.segment[self.at - 1]))
+        let word = self.chunk[self.position.at - self.chunk_at];
+        self.position.at += 1;
+        Ok(Some(word))
     }
 
     /// Up to `count` words: fewer at the end of the stream, whatever `count` says.
     fn take(&mut self, count: usize) -> Result<Vec<u64>, ReadError> {
         let mut words = Vec::new();
-        while words.len() < count {
-            if self.at == self.segment.len() && !self.next_segment()? {
-                break;
-            }
-            let end = self
-                .segment
-                .len()
-                .min(self.at.saturating_add(count - words.len()));
-            words.extend_from_slice(&self.segment[self.at..end]);
-            self.at = end;
+        while words.len() < count && self.fill()? {
+            let here = &self.chunk[self.position.at - self.chunk_at..];
+            let here = &here[..here.len().min(count - words.len())];
+            words.extend_from_slice(here);
+            self.position.at += here.len();
         }
         Ok(words)
     }
 
-    /// Whether nothing was stored from the reading position on.
+    /// Sees to it that the next word is in the chunk; `false` when there is none.
+    fn fill(&mut self) -> Result<bool, ReadError> {
+        while self.position.at >= self.chunk_at + self.chunk.len() {
+            let Some(segment) = &mut self.segment else {
+                return Ok(false);
+            };
+            let at = self.position.at;
+            if at < segment.words {
+                segment.read(at, CHUNK_WORDS, &mut self.chunk)?;
+                self.chunk_at = at;
+                if self.chunk.is_empty() {
+                    // Cut off since it was opened, as at the end of a recording.
+                    segment.words = at;
+                }
+            } else if !self.next_segment()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether nothing was stored from the reading position on, as far as one
+    /// has to look.
     fn rest_is_zero(&self) -> Result<bool, ReadError> {
-        if self.segment[self.at..].iter().any(|&word| word != 0) {
+        let rest = self.chunk.get(self.position.at - self.chunk_at..);
+        let rest = rest.unwrap_or(&[]);
+        if rest.iter().any(|&word| word != 0) {
             return Ok(false);
         }
-        for index in self.index + 1.. {
-            match self.read_segment(index)? {
-                Found::Segment(segment) if segment.words.iter().any(|&word| word != 0) => {
-                    return Ok(false);
+        let mut left = self.look_words.saturating_sub(rest.len() as u64);
+        if let Some(segment) = &self.segment
+            && !segment.is_zero(self.position.at + rest.len(), &mut left)?
+        {
+            return Ok(false);
+        }
+        for index in self.position.index + 1.. {
+            if left == 0 {
+                break;
+            }
+            match self.find_segment(index)? {
+                Found::Segment(segment) => {
+                    if !segment.is_zero(0, &mut left)? {
+                        return Ok(false);
+                    }
                 }
-                Found::Segment(_) => {}
                 Found::Unfinished | Found::Nothing => break,
             }
         }
@@ -253,63 +346,53 @@ impl Words {
 
     /// `false` when there is none.
     fn next_segment(&mut self) -> Result<bool, ReadError> {
-        match self.read_segment(self.index + 1)? {
+        let index = self.position.index + 1;
+        match self.find_segment(index)? {
             Found::Segment(segment) => {
-                self.enter(self.index + 1, segment)?;
+                self.enter(index, segment)?;
                 Ok(true)
             }
             Found::Unfinished | Found::Nothing => Ok(false),
         }
     }
 
-    fn enter(&mut self, index: u32, segment: SegmentWords) -> Result<(), ReadError> {
-        let path = segment_path(&self.log_directory, self.stream, index);
-        let expected = if index == 0 {
-            0
-        } else {
-            self.stream_word + self.segment.len() as u64
-        };
+    fn enter(&mut self, index: u32, segment: Segment) -> Result<(), ReadError> {
+        let before = self.segment.as_ref();
+        let expected = before.map_or(0, |s| s.stream_word + s.words as u64);
         if segment.stream_word != expected {
             let reason =
                 "the segment before this one is incomplete; was the copy interrupted?".into();
             return Err(ReadError::Damaged {
-                path,
+                path: self.path(index),
                 offset: 24,
                 reason,
             });
         }
-        self.segment = segment.words;
-        self.stream_word = segment.stream_word;
-        self.header_bytes = segment.header_bytes;
-        self.index = index;
-        self.path = path;
-        self.at = 0;
+        self.leave_to(Position { index, at: 0 });
+        self.segment = Some(segment);
         Ok(())
     }
 
-    fn read_segment(&self, index: u32) -> Result<Found, ReadError> {
-        let path = segment_path(&self.log_directory, self.stream, index);
-        let io_error = |source| ReadError::Io {
-            path: path.clone(),
-            source,
-        };
-        let mut file = match File::open(&path) {
-            Ok(file) => file,
+    fn path(&self, index: u32) -> PathBuf {
+        segment_path(&self.log_directory, self.stream, index)
+    }
+
+    fn find_segment(&self, index: u32) -> Result<Found, ReadError> {
+        let path = self.path(index);
+        match File::open(&path) {
+            Ok(file) => Segment::open(file, path, self.stream, index),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // A segment is made after the one before it.
                 let later = segments(&self.log_directory)?
                     .into_iter()
                     .any(|(stream, other)| stream == self.stream && other > index);
-                return match later && !path.exists() {
+                match later && !path.exists() {
                     true => Err(ReadError::MissingSegment { path }),
                     false => Ok(Found::Nothing),
-                };
+                }
             }
-            Err(error) => return Err(io_error(error)),
-        };
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(io_error)?;
-        parse_segment(&path, &bytes, self.stream, index)
+            Err(source) => Err(ReadError::Io { path, source }),
+        }
     }
 }
 
@@ -341,66 +424,144 @@ pub fn segments(log_directory: &Path) -> Result<Vec<(u32, u32)>, ReadError> {
 }
 
 enum Found {
-    Segment(SegmentWords),
-    /// The file exists, but the process died before its header was complete.
+    Segment(Segment),
+    /// The file exists, but its header was never completed, or not yet.
     Unfinished,
     Nothing,
 }
 
-struct SegmentWords {
-    words: Vec<u64>,
+/// A file of which words are read.
+struct Segment {
+    file: File,
+    path: PathBuf,
+    /// After the header.
+    words: usize,
     header_bytes: usize,
+    /// Stream position of the first of them.
     stream_word: u64,
 }
 
-fn parse_segment(path: &Path, bytes: &[u8], stream: u32, index: u32) -> Result<Found, ReadError> {
-    let damaged = |offset: usize, reason: &str| {
-        Err(ReadError::Damaged {
-            path: path.to_owned(),
-            offset: offset as u64,
-            reason: reason.into(),
+impl Segment {
+    fn open(file: File, path: PathBuf, stream: u32, index: u32) -> Result<Found, ReadError> {
+        let mut segment = Segment {
+            file,
+            path,
+            words: 0,
+            header_bytes: SEGMENT_HEADER_BYTES,
+            stream_word: 0,
+        };
+        let mut is_finished = segment.read_header(stream, index);
+        for _ in 0..READ_AGAIN {
+            if is_finished.is_ok() {
+                break;
+            }
+            is_finished = segment.read_header(stream, index);
+        }
+        Ok(match is_finished? {
+            true => Found::Segment(segment),
+            false => Found::Unfinished,
         })
-    };
-    // The magic number is stored last, and no record before it.
-    let magic_is_zero = bytes.iter().take(8).all(|&byte| byte == 0);
-    if magic_is_zero
-        && bytes
-            .iter()
-            .skip(SEGMENT_HEADER_BYTES)
-            .all(|&byte| byte == 0)
-    {
-        return Ok(Found::Unfinished);
     }
-    if bytes.len() < 8 || bytes[..8] != SEGMENT_MAGIC {
-        return damaged(0, "not a log segment: the magic number is wrong");
+
+    /// `false` when the header is not complete.
+    fn read_header(&mut self, stream: u32, index: u32) -> Result<bool, ReadError> {
+        let damaged = |offset: usize, reason: &str| {
+            Err(ReadError::Damaged {
+                path: self.path.clone(),
+                offset: offset as u64,
+                reason: reason.into(),
+            })
+        };
+        let header = self.bytes(0, SEGMENT_HEADER_BYTES)?;
+        // After the header: a file has its length before its magic number.
+        let file_bytes = self.file.metadata().map_err(|e| self.io_error(e))?.len();
+        // The magic number is stored last, and no record before it.
+        let magic_is_zero = header.iter().take(8).all(|&byte| byte == 0);
+        if magic_is_zero && self.bytes_are_zero(SEGMENT_HEADER_BYTES as u64, file_bytes)? {
+            return Ok(false);
+        }
+        if header.len() < 8 || header[..8] != SEGMENT_MAGIC {
+            return damaged(0, "not a log segment: the magic number is wrong");
+        }
+        if header.len() < SEGMENT_HEADER_BYTES {
+            return damaged(header.len(), "the segment ends inside its header");
+        }
+        let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four"));
+        if !(1..=VERSION).contains(&u32_at(8)) {
+            return Err(ReadError::Version {
+                path: self.path.clone(),
+                version: u32_at(8),
+            });
+        }
+        let header_bytes = u32_at(12) as usize;
+        if header_bytes < SEGMENT_HEADER_BYTES || header_bytes as u64 > file_bytes {
+            return damaged(12, "the length of the header is impossible");
+        }
+        if u32_at(16) != stream || u32_at(20) != index {
+            return damaged(
+                16,
+                "the segment belongs elsewhere: stream or number differ from its name",
+            );
+        }
+        self.header_bytes = header_bytes;
+        self.stream_word = word(&header[24..32]);
+        self.words = ((file_bytes - header_bytes as u64) / 8) as usize;
+        Ok(true)
     }
-    if bytes.len() < SEGMENT_HEADER_BYTES {
-        return damaged(bytes.len(), "the segment ends inside its header");
+
+    /// Replaces `words` by up to `count` from `at` on: fewer where the file ends.
+    fn read(&self, at: usize, count: usize, words: &mut Vec<u64>) -> Result<(), ReadError> {
+        let bytes = self.bytes(self.offset(at), count.min(self.words - at) * 8)?;
+        words.clear();
+        words.extend(bytes.chunks_exact(8).map(word));
+        Ok(())
     }
-    let u32_at =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    if !(1..=VERSION).contains(&u32_at(8)) {
-        return Err(ReadError::Version {
-            path: path.to_owned(),
-            version: u32_at(8),
-        });
+
+    /// Whether the next `left` words from `at` on are zero, as far as there are
+    /// so many; takes off those that there are.
+    fn is_zero(&self, at: usize, left: &mut u64) -> Result<bool, ReadError> {
+        let words = (self.words.saturating_sub(at) as u64).min(*left);
+        *left -= words;
+        self.bytes_are_zero(self.offset(at), self.offset(at) + words * 8)
     }
-    let header_bytes = u32_at(12) as usize;
-    if header_bytes < SEGMENT_HEADER_BYTES || header_bytes > bytes.len() {
-        return damaged(12, "the length of the header is impossible");
+
+    fn bytes_are_zero(&self, from: u64, to: u64) -> Result<bool, ReadError> {
+        for offset in (from..to).step_by(CHUNK_WORDS * 8) {
+            let bytes = self.bytes(offset, (to - offset).min(CHUNK_WORDS as u64 * 8) as usize)?;
+            // Without a way out in the middle, many bytes are looked at at once.
+            if bytes.iter().fold(0, |all, &byte| all | byte) != 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
-    if u32_at(16) != stream || u32_at(20) != index {
-        return damaged(
-            16,
-            "the segment belongs elsewhere: stream or number differ from its name",
-        );
+
+    fn offset(&self, at: usize) -> u64 {
+        (self.header_bytes + at * 8) as u64
     }
-    let words = bytes[header_bytes..].chunks_exact(8).map(word).collect();
-    Ok(Found::Segment(SegmentWords {
-        words,
-        header_bytes,
-        stream_word: word(&bytes[24..32]),
-    }))
+
+    /// Up to `count` bytes: fewer where the file ends.
+    fn bytes(&self, offset: u64, count: usize) -> Result<Vec<u8>, ReadError> {
+        let mut bytes = vec![0; count];
+        let mut read = 0;
+        while read < count {
+            match self.file.read_at(&mut bytes[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.io_error(error)),
+            }
+        }
+        bytes.truncate(read);
+        Ok(bytes)
+    }
+
+    fn io_error(&self, source: io::Error) -> ReadError {
+        ReadError::Io {
+            path: self.path.clone(),
+            source,
+        }
+    }
 }
 
 fn word(bytes: &[u8]) -> u64 {

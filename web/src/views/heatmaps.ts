@@ -62,7 +62,6 @@ let selected: [number, number] | null = null;
 /** Scale of the colours unless one was chosen. */
 let usual: Growth = 'linear';
 let version = 0;
-let sharpened = 0;
 let settled = 0;
 
 const view: View = {
@@ -187,9 +186,7 @@ const view: View = {
   },
 
   unmount() {
-    clearTimeout(sharpened);
     clearTimeout(settled);
-    sharpened = 0;
     plot?.destroy();
     plot = null;
     app.tooltip.hide();
@@ -336,12 +333,7 @@ function bringIntoSight(): void {
 /** Sharpens while the plot moves; the window stands in the address bar once it has come to rest. */
 function moved(): void {
   clearTimeout(settled);
-  if (!sharpened) {
-    sharpened = window.setTimeout(() => {
-      sharpened = 0;
-      sharpen();
-    }, 60);
-  }
+  sharpen();
   settled = window.setTimeout(() => {
     if (!plot || rows.length === 0) return;
     for (const name of ['x', 'y'] as const) {
@@ -364,8 +356,8 @@ function sharpen(): void {
     return covers && (perColumn <= 1 || perColumn <= (1.5 * span) / (plot as Plot).innerWidth);
   };
   if (isSharp(whole.tile)) {
+    if (sharp) plot.redraw();
     sharp = null;
-    plot.redraw();
     return;
   }
   if (sharp && isSharp(sharp.tile)) return;

@@ -7,13 +7,13 @@
  * the raster: panning at one zoom needs no request at all. In Hilbert order the
  * whole model fills a square, and what is near in the file is near on the map.
  */
-import { drawLegend, fit, paint, svgDocument, unscaled, type Pen, type Scale } from '../canvas';
+import { drawLegend, fit, paint, svgDocument, unscaled, type PaintOptions, type Pen, type Scale } from '../canvas';
 import { packed, withAlpha, type Table } from '../colours';
 import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
 import { layerRanges, owners, rowBytes, tensorAt, tensorBefore, type RowLayout } from '../filemap';
 import * as format from '../format';
 import { drawOwners, hilbertCurve, hilbertIndex } from '../hilbert';
-import { Plot, type PlotPoint } from '../plot';
+import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import type { State } from '../state';
 import type { TooltipLine } from '../tooltip';
 import type { MapHeader, Place, Raster, Tensor } from '../types';
@@ -25,7 +25,9 @@ type Metric = 'accesses' | 'bytes' | 'recency' | 'residency' | 'faults';
 const CELL_PX = 9;
 const GUTTER_PX = 232;
 /** What the server is ready to send. */
-const MOST_CELLS = 8192;
+const MOST_CELLS = 2 ** 20;
+/** Zooming ends when the finest cells are this many rows high. */
+const FEWEST_ROWS = 16;
 const METRICS: { value: Metric; text: string; title: string }[] = [
   { value: 'accesses', text: 'accesses', title: 'how often each byte was read' },
   { value: 'bytes', text: 'bytes', title: 'bytes read' },
@@ -57,7 +59,14 @@ class MapView implements View {
   private cover!: Cover;
   private controls!: { metric: Segmented; order: Segmented; scale: Segmented };
   private raster: Raster<MapHeader> | null = null;
-  private image: HTMLCanvasElement | null = null;
+  /** Rows in sight and some around them, as an image. */
+  private rows: RasterLayer | null = null;
+  /** The whole model in Hilbert order. */
+  private square: HTMLCanvasElement | null = null;
+  /** Component that owns most of each row, as far as they were drawn. */
+  private owned: (string | null)[] = [];
+  /** What the images were painted with. */
+  private look = '';
   private layout: RowLayout | null = null;
   /** Bytes read of each component, for the key of the Hilbert map. */
   private read = new Map<string, number>();
@@ -67,7 +76,9 @@ class MapView implements View {
   mount(root: HTMLElement, app: App): void {
     this.app = app;
     this.raster = null;
-    this.image = null;
+    this.rows = null;
+    this.square = null;
+    this.look = '';
     const metric = segmented('colour', METRICS, (value) => app.setOpt('map.metric', value === 'accesses' ? null : value));
     const order = segmented('order', [
       { value: 'rows', text: 'rows', title: 'along the file, row by row' },
@@ -116,27 +127,35 @@ class MapView implements View {
     this.controls.order.set(isHilbert ? 'hilbert' : 'rows');
     this.controls.scale.set(this.scale(state), metric === 'recency' || metric === 'residency' ? ['linear', 'log'] : []);
     const total = Math.max(1, app.info.model.size_bytes);
+    const columns = Math.max(8, Math.floor(plot.innerWidth / CELL_PX));
     plot.y.options.limits = [0, total];
+    plot.y.options.shortest = FEWEST_ROWS * columns * Math.ceil(total / MOST_CELLS);
     plot.y.options.isFixed = isHilbert;
     plot.y.options.label = isHilbert ? '' : 'file offset';
     plot.y.options.isHidden = isHilbert;
     plot.x.options.isHidden = isHilbert;
-    if (state.offset && !isHilbert) plot.y.show(...state.offset);
-    else plot.y.showAll();
-    plot.redraw();
+    // A plot that the user is moving knows better than the state.
+    if (isHilbert) plot.y.showAll();
+    else if (!plot.isAhead) plot.y.show(...(state.offset ?? plot.y.options.limits));
+    plot.reframe();
 
-    const columns = Math.max(8, Math.floor(plot.innerWidth / CELL_PX));
     const cells = isHilbert ? this.hilbertSide() ** 2 : this.rowCells(columns, total);
     const [raster, summary] = await Promise.all([
       app.api.map({ cells, metric }, state.filter),
       isHilbert ? app.api.summary(state.filter, 'map-key') : null,
     ]);
+    // A pan along the file needs neither another raster nor another image.
+    const look = [app.colours.theme, isHilbert, columns, this.scale(state)].join();
+    if (raster === this.raster && look === this.look) return;
+    this.look = look;
     this.read = new Map(summary?.by_component.map((c) => [c.component, c.bytes]));
     this.available = raster.header.available;
     this.controls.metric.set(metric, METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)));
     this.raster = raster;
     this.layout = { columns, cellBytes: raster.header.cell_bytes, totalBytes: total };
-    this.image = this.paintCells(isHilbert);
+    this.rows = null;
+    this.square = isHilbert ? this.paintSquare(raster) : null;
+    this.owned = [];
     const isEmpty = metric === 'recency' ? raster.values.every(Number.isNaN) : !(raster.header.max > 0);
     if (isEmpty) this.cover.empty(metric === 'residency' ? 'no page of the model is in memory' : undefined);
     else this.cover.clear();
@@ -200,7 +219,7 @@ class MapView implements View {
 
   private hilbertSide(): number {
     const room = Math.min(this.plot.innerWidth, this.plot.innerHeight);
-    return Math.min(2 ** Math.floor(Math.log2(MOST_CELLS) / 2), 256, 2 ** Math.max(4, Math.floor(Math.log2(room / 3))));
+    return Math.min(Math.sqrt(MOST_CELLS), 2 ** Math.max(4, Math.floor(Math.log2(room / 1.3))));
   }
 
   private colourTable(): Table {
@@ -209,25 +228,38 @@ class MapView implements View {
     return this.raster?.header.metric === 'recency' ? colours.time.slice().reverse() : colours.counts;
   }
 
-  private paintCells(isHilbert: boolean): HTMLCanvasElement | null {
-    const { raster, layout } = this;
-    if (!raster || !layout) return null;
-    const { header, values } = raster;
-    const options = {
+  private paintOptions({ header }: Raster<MapHeader>): PaintOptions {
+    const panel = packed(this.app.colours.panel);
+    return {
       max: header.metric === 'residency' ? 1 : header.max,
       scale: this.scaleNow(),
-      nothing: packed(this.app.colours.panel),
-      zero: header.metric === 'recency' ? (this.colourTable()[0] as number) : packed(this.app.colours.panel),
+      nothing: panel,
+      zero: header.metric === 'recency' ? (this.colourTable()[0] as number) : panel,
     };
+  }
+
+  /** Rows that are in sight, with some room to pan: all of them would be an image of a million cells. */
+  private rowsInSight(raster: Raster<MapHeader>, layout: RowLayout): RasterLayer {
+    const row = rowBytes(layout);
+    const { low, high, span } = this.plot.y;
+    if (this.rows && this.rows.y0 <= Math.max(0, low) && this.rows.y1 >= Math.min(high, layout.totalBytes)) return this.rows;
+    const cells = Math.min(raster.values.length, Math.ceil(layout.totalBytes / layout.cellBytes));
+    const first = Math.max(0, Math.floor((low - span) / row));
+    const end = Math.min(Math.ceil(cells / layout.columns), Math.ceil((high + span) / row));
+    const values = raster.values.subarray(first * layout.columns, Math.min(cells, end * layout.columns));
+    const image = paint(values, layout.columns, end - first, this.colourTable(), this.paintOptions(raster));
+    this.rows = { image, x0: 0, x1: 1, y0: first * row, y1: end * row };
+    return this.rows;
+  }
+
+  private paintSquare(raster: Raster<MapHeader>): HTMLCanvasElement {
+    const { header, values } = raster;
     const inFile = Math.min(values.length, Math.ceil(header.total_bytes / header.cell_bytes));
-    if (!isHilbert) {
-      return paint(values.subarray(0, inFile), layout.columns, Math.ceil(inFile / layout.columns), this.colourTable(), options);
-    }
     const side = Math.round(Math.sqrt(values.length));
     const curve = hilbertCurve(side);
     const placed = new Float32Array(side * side).fill(Number.NaN);
     for (let d = 0; d < inFile; d++) placed[curve[d] as number] = values[d] as number;
-    return paint(placed, side, side, this.colourTable(), options);
+    return paint(placed, side, side, this.colourTable(), this.paintOptions(raster));
   }
 
   private scaleNow(): Scale {
@@ -236,11 +268,11 @@ class MapView implements View {
   }
 
   private draw(context: CanvasRenderingContext2D): void {
-    const { image, layout, plot } = this;
-    if (!image || !layout) return;
-    if (this.isHilbert(this.app.state)) return this.drawHilbert(context, image);
+    const { square, raster, layout, plot } = this;
+    if (square) return this.drawHilbert(context, square);
+    if (!raster || !layout) return;
     const row = rowBytes(layout);
-    plot.drawRaster(context, { image, x0: 0, x1: 1, y0: 0, y1: image.height * row });
+    plot.drawRaster(context, this.rowsInSight(raster, layout));
     const rowPx = (row / plot.y.span) * plot.innerHeight;
     const cellPx = plot.innerWidth / layout.columns;
     this.drawGaps(context, rowPx, cellPx);
@@ -290,22 +322,28 @@ class MapView implements View {
   /** Left of each row the component that owns most of it. */
   private drawComponents(pen: Pen, layout: RowLayout): void {
     const { plot } = this;
-    const { colours, info } = this.app;
+    const { colours } = this.app;
     const row = rowBytes(layout);
     const bottom = plot.margin.top + plot.innerHeight;
     for (let r = Math.floor(plot.y.low / row); r * row < Math.min(plot.y.high, layout.totalBytes); r++) {
       const y0 = Math.max(plot.margin.top, plot.py(r * row));
       const y1 = Math.min(bottom, plot.py((r + 1) * row));
-      const shares = new Map<string, number>();
-      for (let i = Math.max(0, tensorBefore(info.tensors, r * row)); i < info.tensors.length; i++) {
-        const tensor = info.tensors[i] as Tensor;
-        if (tensor.begin >= (r + 1) * row) break;
-        const part = Math.min(tensor.begin + tensor.size_bytes, (r + 1) * row) - Math.max(tensor.begin, r * row);
-        if (part > 0) shares.set(tensor.component, (shares.get(tensor.component) ?? 0) + part);
-      }
-      const most = [...shares].sort((a, b) => b[1] - a[1])[0];
-      if (most && y1 > y0) pen.rect(plot.margin.left - 6, y0, 4, y1 - y0 - (y1 - y0 > 4 ? 1 : 0), colours.component(most[0]));
+      const most = this.owned[r] === undefined ? (this.owned[r] = this.ownerOf(r * row, (r + 1) * row)) : this.owned[r];
+      if (most && y1 > y0) pen.rect(plot.margin.left - 6, y0, 4, y1 - y0 - (y1 - y0 > 4 ? 1 : 0), colours.component(most));
     }
+  }
+
+  /** The component with the most bytes in a range; null where there is no tensor. */
+  private ownerOf(begin: number, end: number): string | null {
+    const { tensors } = this.app.info;
+    const shares = new Map<string, number>();
+    for (let i = Math.max(0, tensorBefore(tensors, begin)); i < tensors.length; i++) {
+      const tensor = tensors[i] as Tensor;
+      if (tensor.begin >= end) break;
+      const part = Math.min(tensor.begin + tensor.size_bytes, end) - Math.max(tensor.begin, begin);
+      if (part > 0) shares.set(tensor.component, (shares.get(tensor.component) ?? 0) + part);
+    }
+    return [...shares].sort((a, b) => b[1] - a[1])[0]?.[0] ?? null;
   }
 
   private hilbertSquare(): { x: number; y: number; size: number } {
@@ -341,7 +379,7 @@ class MapView implements View {
       high: value(max),
     });
     const right = plot.margin.left + plot.innerWidth;
-    if (this.isHilbert(this.app.state)) {
+    if (this.square) {
       const { x, y, size } = this.hilbertSquare();
       const note = `1 cell = ${format.bytes(raster.header.cell_bytes)}`;
       pen.text(note, x, y + size + 14, { colour: colours.muted, baseline: 'middle' });
@@ -425,12 +463,12 @@ class MapView implements View {
 
   /** Offset under the pointer and its cell; null beside the file. */
   private place(point: PlotPoint): { offset: number; cell: number } | null {
-    const { plot, layout, raster, image } = this;
-    if (!layout || !raster || !image) return null;
+    const { plot, layout, raster, square } = this;
+    if (!layout || !raster) return null;
     let offset: number;
-    if (this.isHilbert(this.app.state)) {
+    if (square) {
       const { size } = this.hilbertSquare();
-      const side = image.width;
+      const side = square.width;
       const gx = Math.floor((((point.x - plot.x.low) / plot.x.span) * plot.innerWidth / size) * side);
       const gy = Math.floor((((point.y - plot.y.low) / plot.y.span) * plot.innerHeight / size) * side);
       if (gx >= side || gy >= side) return null;

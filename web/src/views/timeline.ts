@@ -15,7 +15,7 @@ import * as format from '../format';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import type { State } from '../state';
 import { axisTicks, type Tick } from '../ticks';
-import { accessAt, padded, paintBytes, paintLanes, paintTokens, spanAt } from '../timeraster';
+import { accessAt, isCovered, paintBytes, paintLanes, paintTokens, spanAt, wanted, type Asked } from '../timeraster';
 import { accessLines, evalLines, nodeKey, offsetsCsv, selectedLine, spanLines, spansCsv } from '../timetext';
 import type { TooltipLine } from '../tooltip';
 import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from '../types';
@@ -49,12 +49,18 @@ class TimelineView implements View {
   private readonly selected = h('div', { class: 'time-selected' });
   private evals!: EvalIndex;
   private nodes: { header: NodesHeader; layer: RasterLayer | null } | null = null;
+  /** What the nodes and reads were asked with. */
+  private asked: { question: string; time: Asked; range: Asked } | null = null;
+  /** All that changes the drawing but the window and the answers. */
+  private look = '';
   private reads: { header: OffsetsHeader; values: Float32Array; layer: RasterLayer } | null = null;
 
   mount(root: HTMLElement, app: App): void {
     this.app = app;
     this.nodes = null;
     this.reads = null;
+    this.asked = null;
+    this.look = '';
     this.evals = new EvalIndex(app.api);
     const by = segmented('nodes by', [{ value: 'op', text: 'op' }, { value: 'component', text: 'component' }],
       (value) => app.setOpt('timeline.by', value === 'op' ? null : value));
@@ -72,7 +78,8 @@ class TimelineView implements View {
     const time = { kind: 'time' as const, limits: [0, duration] as [number, number], shortest: Math.min(duration, 500), hasGrid: false };
     const common = {
       colours: () => this.app.colours,
-      moved: (plot: Plot) => this.moved(plot),
+      moves: (plot: Plot) => this.moves(plot),
+      moved: () => this.moved(),
       resized: () => app.setState({}, { replace: true }),
     };
     this.lanes = new Plot(top, {
@@ -113,21 +120,33 @@ class TimelineView implements View {
     this.controls.by.set(this.by);
     this.controls.colour.set(this.colour);
     const duration = Math.max(1, info.totals.duration_nanos);
-    for (const plot of [lanes, offsets]) {
-      plot.x.options.limits = [0, duration];
-      if (state.time) plot.x.show(...state.time);
-      else plot.x.showAll();
-      plot.redraw();
-    }
+    lanes.x.options.limits = offsets.x.options.limits = [0, duration];
     lanes.y.options.limits = [0, Math.max(1, info.layers.length)];
     lanes.y.showAll();
     offsets.y.options.limits = [0, Math.max(1, info.model.size_bytes)];
-    if (state.offset) offsets.y.show(...state.offset);
-    else offsets.y.showAll();
-    void this.showSelected(state);
+    // A plot that the user is moving knows better than the state.
+    if (!lanes.isAhead && !offsets.isAhead) {
+      for (const { x } of [lanes, offsets]) x.show(...(state.time ?? x.options.limits));
+      offsets.y.show(...(state.offset ?? offsets.y.options.limits));
+    }
+    const look = [app.colours.theme, this.by, this.colour, state.eval, state.step].join();
+    const question = JSON.stringify([state.run, info.version, state.filter, lanes.innerWidth, offsets.innerHeight]);
+    const isSameLook = look === this.look;
+    this.look = look;
+    if (!isSameLook) void this.showSelected(state);
+    if (isSameLook && this.asked?.question === question && isCovered(this.asked.time, lanes.x) && isCovered(this.asked.range, offsets.y)) {
+      lanes.reframe();
+      offsets.reframe();
+      return;
+    }
+    if (!isSameLook) {
+      lanes.redraw();
+      offsets.redraw();
+    }
 
-    const window = padded(lanes.x.low, lanes.x.high, lanes.x.options.limits);
-    const range = padded(offsets.y.low, offsets.y.high, offsets.y.options.limits);
+    const asked = { question, time: wanted(lanes.x), range: wanted(offsets.y) };
+    const { window } = asked.time;
+    const range = asked.range.window;
     const pixels = (part: number, whole: number, px: number) => Math.max(1, Math.min(4096, Math.round((part / whole) * px)));
     const w = pixels(window[1] - window[0], lanes.x.span, lanes.innerWidth);
     const rows = pixels(range[1] - range[0], offsets.y.span, offsets.innerHeight / 2);
@@ -136,12 +155,16 @@ class TimelineView implements View {
       app.api.nodes({ t0: window[0], t1: window[1], w }, state.filter),
       app.api.offsets({ t0: window[0], t1: window[1], o0: range[0], o1: range[1], w: Math.max(1, Math.round(w / 2)), h: rows }, state.filter),
     ]);
+    this.asked = asked;
     this.nodes = { header: nodes.header, layer: nodes.header.kind === 'raster' ? paintLanes(nodes.header, nodes.values, info.ops, app.colours) : null };
     this.reads = { header: reads.header, values: reads.values, layer: this.paintReads(reads) };
     const isEmpty = nodes.header.kind === 'spans' && nodes.header.spans.length === 0 && reads.header.accesses === 0;
     if (isEmpty) this.cover.empty('no node passes this filter in this window');
     else this.cover.clear();
-    this.legend.replaceChildren(...nodeKey(nodes.header, this.by, info.ops, app.colours));
+    const key = nodeKey(nodes.header, this.by, info.ops, app.colours);
+    // While the plot moves, mostly the same: then the page need not be laid out again.
+    const isSameKey = key.length === this.legend.children.length && key.every((item, i) => item.isEqualNode(this.legend.children[i] ?? null));
+    if (!isSameKey) this.legend.replaceChildren(...key);
     lanes.redraw();
     offsets.redraw();
   }
@@ -186,12 +209,16 @@ class TimelineView implements View {
     return this.app.state.opt['timeline.colour'] === 'bytes' ? 'bytes' : 'token';
   }
 
-  /** Both plots share the time axis; the state follows. */
-  private moved(plot: Plot): void {
+  /** Both plots share the time axis… */
+  private moves(plot: Plot): void {
     const other = plot === this.lanes ? this.offsets : this.lanes;
     other.x.show(plot.x.low, plot.x.high);
-    other.redraw();
-    const { x } = plot;
+    other.follow();
+  }
+
+  /** …and the state follows. */
+  private moved(): void {
+    const { x } = this.lanes;
     const { y } = this.offsets;
     this.app.setState({
       time: x.isWhole ? null : [x.low, x.high],

@@ -1,0 +1,133 @@
+//! The viewer as a program: address, page, an end when asked. What it answers is tested
+//! in crate `server`, what it shows in tests/browser.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../models/shakespeare-moe.gguf"
+);
+
+fn tensorscope(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorscope"));
+    command.current_dir(folder).args(args).stdin(Stdio::null());
+    command
+}
+
+/// Status line and body.
+fn get(address: &str, path: &str) -> (String, String) {
+    let rest = address.strip_prefix("http://").unwrap();
+    let (host, token) = rest.split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    let request =
+        format!("GET /{token}{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap().to_owned(), body.to_owned())
+}
+
+fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn a_run_is_served_until_ctrl_c() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let record = [
+        "record", "-m", MODEL, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", "run",
+    ];
+    assert!(
+        tensorscope(folder, &record)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let mut view = tensorscope(folder, &["view", "run", "--no-open"]);
+    let mut view = view.stdout(Stdio::piped()).spawn().unwrap();
+    let mut address = String::new();
+    let mut stdout = BufReader::new(view.stdout.take().unwrap());
+    stdout.read_line(&mut address).unwrap();
+    let address = address.trim_end();
+    assert!(address.starts_with("http://127.0.0.1:"), "{address}");
+    let (status, page) = get(address, "");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(page.contains("app.js"));
+    let (_, info) = get(address, "api/0/info");
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["totals"]["evals"], 8);
+    let (status, findings) = get(address, "api/0/findings");
+    assert_eq!(status, "HTTP/1.1 200 OK", "{findings}");
+    interrupt(&view);
+    assert_eq!(view.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_live_recording_grows_on_the_page_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let record = [
+        "record", "-m", MODEL, "-p", "ROMEO:", "-n", "200", "-t", "1", "--live", "-o", "run",
+    ];
+    let mut record = tensorscope(folder, &record);
+    let mut record = record
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(record.stderr.take().unwrap()).lines();
+    let mut line_with = |wanted: &str| loop {
+        let line = stderr.next().expect(wanted).unwrap();
+        if line.contains(wanted) {
+            return line;
+        }
+    };
+    let line = line_with("live at ");
+    let (_, address) = line.split_once("live at ").unwrap();
+    let end = line_with("stays until Ctrl-C");
+    assert!(end.contains(address), "{end}");
+    // The page asks about once a second; here the end is all that matters.
+    let begin = Instant::now();
+    loop {
+        let (_, info) = get(address, "api/0/info");
+        let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+        if info["live"] == false {
+            assert_eq!(info["totals"]["evals"], 200);
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{info}");
+        std::thread::yield_now();
+    }
+    interrupt(&record);
+    assert_eq!(record.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_shown_is_said_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = tensorscope(folder.path(), &["view", "nowhere"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.starts_with("tensorscope: nowhere") && said.lines().count() == 1,
+        "{said}"
+    );
+}
