@@ -53,10 +53,11 @@ fn main() {
         ] {
             let what = format!("{:?}", trace.granularity).to_lowercase();
             let begin = Begin::now();
-            let reuse = ReuseTables::of(&trace);
+            ReuseTables::of(&trace);
             report(name, &format!("{what} reuse"), trace.accesses.len(), begin);
+            let begin = Begin::now();
             let budgets = even_budgets(trace.footprint_bytes(), POINTS);
-            let curves = Curves::with_reuse(&trace, &reuse, &budgets, threads);
+            let curves = Curves::of(&trace, &budgets, threads);
             let label = format!("{what} reuse + {POINTS} points of 3 curves");
             report(name, &label, trace.accesses.len(), begin);
             let half = curves.points[POINTS as usize / 2 - 1];

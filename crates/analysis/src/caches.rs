@@ -10,7 +10,7 @@ use crate::{
     error::AnalysisError,
     experts_cache::{ExpertCaches, RoutingSequence},
     opportunities::{Machine, Opportunities, Parts},
-    reuse::{ReuseHistogram, ReuseTables},
+    reuse::ReuseHistogram,
     sequence::Sequence,
 };
 
@@ -59,14 +59,17 @@ impl Caches {
             ),
             given => given.to_vec(),
         };
-        let granular = |trace: &CacheTrace, reuse: &ReuseTables| Granular {
-            reuse: reuse.run.histogram(),
-            reuse_generate: reuse.generate.histogram(),
-            curves: Curves::with_reuse(trace, reuse, &budgets, question.threads),
+        let granular = |trace: &CacheTrace| {
+            let (curves, reuse) = Curves::and_reuse(trace, &budgets, question.threads);
+            let granular = Granular {
+                reuse: reuse.run.histogram(),
+                reuse_generate: reuse.generate.histogram(),
+                curves,
+            };
+            (granular, reuse)
         };
-        let unit = granular(&units, &ReuseTables::of(&units));
-        let page_reuse = ReuseTables::of(&pages);
-        let page = granular(&pages, &page_reuse);
+        let (unit, _) = granular(&units);
+        let (page, page_reuse) = granular(&pages);
         drop(pages);
         let parts = Parts {
             units: &units,

@@ -11,7 +11,13 @@
 //! - *Pin and stream* ([`crate::pins`]): the densest items stay, the rest is read
 //!   each time. For a pass over W bytes with C of them pinned: W − C.
 
-use std::num::NonZeroUsize;
+use std::{
+    num::NonZeroUsize,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -120,34 +126,53 @@ impl Curves {
     /// Computes all three on up to `threads` threads; the result does not depend
     /// on how many.
     pub fn of(trace: &CacheTrace, budgets: &[u64], threads: NonZeroUsize) -> Curves {
-        Curves::with_reuse(trace, &ReuseTables::of(trace), budgets, threads)
+        Curves::and_reuse(trace, budgets, threads).0
     }
 
-    /// The same, when the reuse distances are known already.
-    pub fn with_reuse(
+    /// The same, with the reuse distances that the LRU curve is made from.
+    pub fn and_reuse(
+        trace: &CacheTrace,
+        budgets: &[u64],
+        threads: NonZeroUsize,
+    ) -> (Curves, ReuseTables) {
+        let next_uses = NextUses::of(trace);
+        let (reuse, belady) = (OnceLock::new(), vec![OnceLock::new(); budgets.len()]);
+        // Reuse distances take as long as several budgets, so they come first.
+        let next_job = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                match next_job.fetch_add(1, Ordering::Relaxed).checked_sub(1) {
+                    None => {
+                        let _ = reuse.set(ReuseTables::of(trace));
+                    }
+                    Some(at) if at < budgets.len() => {
+                        let admission = Admission::Bypass;
+                        let misses = belady::misses(trace, &next_uses, budgets[at], admission);
+                        let _ = belady[at].set(misses);
+                    }
+                    Some(_) => return,
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads.get() {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let reuse = reuse.into_inner().expect("the first job");
+        let belady = belady
+            .into_iter()
+            .map(|b| b.into_inner().expect("a job for each"));
+        (Curves::from_parts(trace, &reuse, budgets, belady), reuse)
+    }
+
+    fn from_parts(
         trace: &CacheTrace,
         reuse: &ReuseTables,
         budgets: &[u64],
-        threads: NonZeroUsize,
+        belady: impl Iterator<Item = Counts>,
     ) -> Curves {
-        let next_uses = NextUses::of(trace);
-        let threads = threads.get().min(budgets.len().max(1));
-        let mut belady = vec![Counts::default(); budgets.len()];
-        std::thread::scope(|scope| {
-            // Interleaved: small budgets miss more and take longer.
-            let mut jobs: Vec<Vec<(u64, &mut Counts)>> = (0..threads).map(|_| Vec::new()).collect();
-            for (at, (&budget, slot)) in budgets.iter().zip(&mut belady).enumerate() {
-                jobs[at % threads].push((budget, slot));
-            }
-            for job in jobs {
-                let next_uses = &next_uses;
-                scope.spawn(move || {
-                    for (budget, slot) in job {
-                        *slot = belady::misses(trace, next_uses, budget, Admission::Bypass);
-                    }
-                });
-            }
-        });
         let lru_run = LruCurve::of(&reuse.run);
         let lru_generate = LruCurve::of(&reuse.generate);
         let pins = PinChoice::of(trace);

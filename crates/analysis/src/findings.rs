@@ -7,7 +7,7 @@
 
 mod memory;
 mod model;
-mod text;
+pub(crate) mod text;
 
 use serde::{Deserialize, Serialize};
 

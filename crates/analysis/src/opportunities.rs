@@ -16,6 +16,7 @@ use crate::{
     cache_trace::{CacheTrace, Count, Scope},
     curves::{Curves, LruCurve},
     error::AnalysisError,
+    findings::text::bytes as human,
     pins::PinChoice,
     reuse::ReuseTables,
     sequence::{Sequence, Unit},
@@ -105,11 +106,11 @@ impl Opportunities {
         threads: NonZeroUsize,
     ) -> Result<Opportunities, AnalysisError> {
         let pages = CacheTrace::pages(sequence)?;
-        let page_reuse = ReuseTables::of(&pages);
+        let (page_curves, page_reuse) = Curves::and_reuse(&pages, budgets, threads);
         let parts = Parts {
             units: &CacheTrace::units(sequence),
             page_reuse: &page_reuse,
-            page_curves: &Curves::with_reuse(&pages, &page_reuse, budgets, threads),
+            page_curves: &page_curves,
         };
         Opportunities::from_parts(sequence, &parts, machine)
     }
@@ -371,8 +372,8 @@ impl<'s> World<'s> {
         if dense_bytes > budget {
             return Err(format!(
                 "would not help: what every token needs takes {}, more than the budget of {}",
-                verdict::human(dense_bytes),
-                verdict::human(budget),
+                human(dense_bytes),
+                human(budget),
             ));
         }
         let dense = self.pins.items().iter();
@@ -394,8 +395,8 @@ impl<'s> World<'s> {
             "would not help: streaming needs a ring of {RING_UNITS} times the largest tensor \
              ({}: {}), more than the budget of {}",
             largest.map_or("", |unit| unit.name.as_str()),
-            verdict::human(self.largest_unit_bytes),
-            verdict::human(budget),
+            human(self.largest_unit_bytes),
+            human(budget),
         ))
     }
 }

@@ -240,7 +240,7 @@ fn a_dense_model_gains_what_it_pins() {
     let tight = &all.budgets[0].strategies;
     let reason = &of(tight, Strategy::PinAndStream).verdict.reason;
     assert!(
-        reason.contains("3 times the largest tensor (u0: 410 kB)"),
+        reason.contains("3 times the largest tensor (u0: 400.0 KiB)"),
         "{reason}"
     );
 
@@ -271,7 +271,7 @@ fn a_dense_model_gains_what_it_pins() {
     assert_eq!(pinned.disk_bytes_per_token, Some(0));
     assert_eq!(pinned.verdict.help, Help::WouldNotHelp);
     assert!(
-        pinned.verdict.reason.contains("8.19 MB"),
+        pinned.verdict.reason.contains("7.8 MiB"),
         "{}",
         pinned.verdict.reason
     );

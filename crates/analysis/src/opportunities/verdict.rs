@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Strategy;
+use crate::findings::text::bytes as human;
 
 /// A gain below this share of the page cache's bytes or time is none: repeats of
 /// one measurement differ by as much.
@@ -95,39 +96,6 @@ fn gain(ours: u64, stock: u64) -> f64 {
     1.0 - ours as f64 / stock.max(1) as f64
 }
 
-/// Bytes for a sentence: three digits and a unit of 1000.
-pub(super) fn human(bytes: u64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < units.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    let digits = match value {
-        _ if unit == 0 => 0,
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$} {}", units[unit])
-}
-
 fn millis(nanos: u64) -> String {
     format!("{:.3} ms", nanos as f64 / 1e6)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_read_as_three_digits() {
-        let check = |bytes, expect: &str| assert_eq!(human(bytes), expect);
-        check(0, "0 B");
-        check(999, "999 B");
-        check(1000, "1.00 kB");
-        check(99_960, "100 kB");
-        check(3_900_000_000, "3.90 GB");
-    }
 }
