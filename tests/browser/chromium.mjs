@@ -6,9 +6,12 @@
  */
 import { spawn } from 'node:child_process';
 import { readFileSync, readdirSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import { chromium } from 'playwright-core';
 
 const EXECUTABLE = '/usr/bin/chromium';
+/** A bundle to look at instead of the one in the program, which takes minutes to build. */
+const BUNDLE = process.env.TENSORSCOPE_WEB_OUT && resolve(process.env.TENSORSCOPE_WEB_OUT);
 const FLAGS = [
   // In CI we are root, and Chromium refuses to sandbox root.
   '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run',
@@ -35,6 +38,9 @@ export async function openPage(browser, { scheme = 'dark', size = { width: 1280,
     page.strangers.push(route.request().url());
     return route.abort();
   });
+  for (const file of BUNDLE ? ['app.js', 'app.css'] : []) {
+    await context.route((url) => url.pathname.endsWith(`/${file}`), (route) => route.fulfill({ path: join(BUNDLE, file) }));
+  }
   // Observed as well as routed: a request that a route does not see is still one.
   context.on('request', (request) => {
     if (!isLocal(request.url())) page.strangers.push(request.url());

@@ -1,5 +1,5 @@
-/** Reads the PNG files that browsers write (8 bits, not interlaced), to say what is in a picture. */
-import { inflateSync } from 'node:zlib';
+/** The PNG files that browsers write (8 bits, not interlaced): what is in them, and the same picture in fewer bytes. */
+import { deflateSync, inflateSync } from 'node:zlib';
 
 const SIGNATURE = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]);
 const CHANNELS = { 0: 1, 2: 3, 4: 2, 6: 4 };
@@ -65,4 +65,38 @@ export function look(bytes) {
     return Math.max(...parts) - Math.min(...parts) > 40;
   }).length;
   return { colours: counts.size, hues, drawn: 1 - background / (pixels.length / channels) };
+}
+
+/**
+ * The same picture in fewer bytes: areas of one colour deflate best without a filter, which browsers do not try.
+ * A step of 2 rounds colours to even numbers, which no eye sees.
+ */
+export function packed(bytes, step = 1) {
+  const { width, height, channels, pixels } = decode(bytes);
+  const stride = width * channels;
+  if (step > 1) for (let at = 0; at < pixels.length; at++) pixels[at] -= pixels[at] % step;
+  const raw = Buffer.alloc((stride + 1) * height);
+  for (let y = 0; y < height; y++) pixels.copy(raw, y * (stride + 1) + 1, y * stride, (y + 1) * stride);
+  const out = Buffer.concat([
+    SIGNATURE, bytes.subarray(8, 33), chunk('IDAT', deflateSync(raw, { level: 9, memLevel: 9 })), chunk('IEND', Buffer.alloc(0)),
+  ]);
+  return out.length < bytes.length ? out : bytes;
+}
+
+function chunk(kind, body) {
+  const out = Buffer.alloc(12 + body.length);
+  out.writeUInt32BE(body.length, 0);
+  out.write(kind, 4, 'latin1');
+  body.copy(out, 8);
+  out.writeUInt32BE(crc(out.subarray(4, 8 + body.length)), 8 + body.length);
+  return out;
+}
+
+function crc(bytes) {
+  let state = 0xffffffff;
+  for (const byte of bytes) {
+    state ^= byte;
+    for (let bit = 0; bit < 8; bit++) state = (state >>> 1) ^ (state & 1 ? 0xedb88320 : 0);
+  }
+  return (state ^ 0xffffffff) >>> 0;
 }

@@ -15,6 +15,11 @@ export function bytes(value: number): string {
   return `${unit === 0 ? String(Math.round(scaled * 100) / 100) : significant(scaled)} ${BYTE_UNITS[unit]}`;
 }
 
+/** Powers of two without digits that are zero. */
+export function roundBytes(value: number): string {
+  return bytes(value).replace(/(\.\d*?)0+ /, '$1 ').replace('. ', ' ');
+}
+
 /** `12.3 ms`; three significant digits. */
 export function nanos(value: number): string {
   if (!Number.isFinite(value)) return '–';
@@ -84,7 +89,9 @@ export function byUnit(unit: string, value: number): string {
 export function csvLine(cells: readonly (string | number | null | undefined)[]): string {
   return cells
     .map((cell) => {
-      const text = cell === null || cell === undefined ? '' : String(cell);
+      let text = cell === null || cell === undefined ? '' : String(cell);
+      // A spreadsheet would run a text of a hostile model that begins like a formula.
+      if (typeof cell === 'string' && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
       return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
     })
     .join(',') + '\n';

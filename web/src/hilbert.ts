@@ -2,8 +2,10 @@
  * The Hilbert curve: a line that fills a square so that what is near on the
  * line is near in the square. And what lies around the cells on such a map.
  */
+import type { Pen } from './canvas';
 import { withAlpha, type Colours } from './colours';
 import { layerRanges } from './filemap';
+import * as format from './format';
 import type { RunInfo, Tensor } from './types';
 
 /** The place of the d-th cell on a Hilbert curve over a square of `side` (a power of two). */
@@ -119,4 +121,31 @@ function middleOf(curve: Uint32Array, side: number, from: number, to: number): [
   if (at >= from && at < last) return centre;
   const place = curve[Math.min(curve.length - 1, (from + last) >> 1)] as number;
   return [place % side, Math.floor(place / side)];
+}
+
+/** Beside the square: what the components weigh and how much of them was read. */
+export function drawComponentKey(
+  pen: Pen, x: number, y: number, width: number, readBytes: ReadonlyMap<string, number>, info: RunInfo, colours: Colours,
+): void {
+  const sizes = new Map<string, number>();
+  for (const tensor of info.tensors) sizes.set(tensor.component, (sizes.get(tensor.component) ?? 0) + tensor.size_bytes);
+  const rows = [...sizes].sort((a, b) => b[1] - a[1]);
+  const most = rows[0]?.[1] ?? 1;
+  const [nameX, sizeX, readX, barX] = [x + 16, x + 190, x + 270, x + 286];
+  const barWidth = Math.max(0, Math.min(200, width - barX - 90));
+  const head = { colour: colours.muted, align: 'right' } as const;
+  pen.text('component', nameX, y, { colour: colours.muted });
+  pen.text('size', sizeX, y, head);
+  pen.text('read', readX, y, head);
+  rows.forEach(([component, size], i) => {
+    const line = y + 22 + i * 20;
+    const read = readBytes.get(component) ?? 0;
+    pen.rect(x, line - 5, 10, 10, colours.component(component));
+    pen.text(component, nameX, line, { colour: colours.text });
+    pen.text(format.bytes(size), sizeX, line, { colour: colours.text, align: 'right' });
+    pen.text(format.bytes(read), readX, line, { colour: colours.text, align: 'right' });
+    pen.rect(barX, line - 5, (barWidth * size) / most, 10, withAlpha(colours.component(component), 0.75));
+    pen.text(`${format.count(Number((read / size).toPrecision(3))).replace(' ', '')}× its size`, barX + (barWidth * size) / most + 6, line, { colour: colours.muted });
+  });
+  pen.text('thin lines: borders of tensors, thick ones: of layers', x, y + 34 + rows.length * 20, { colour: colours.muted });
 }

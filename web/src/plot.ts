@@ -331,6 +331,8 @@ export class Plot {
     const isEmpty = this.cursor.x === null && this.cursor.y === null && !this.selection;
     if (isEmpty && this.isOverlayClean) return;
     this.isOverlayClean = isEmpty;
+    // A layer that is not drawn need not be blended with the plot in every frame.
+    this.overlay.classList.toggle('is-empty', isEmpty);
     const context = crisp(this.overlay, this.width, this.height);
     context.clearRect(0, 0, this.width, this.height);
     const { accent, muted } = this.options.colours();

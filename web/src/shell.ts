@@ -14,7 +14,7 @@ import { helpOverlay, type Help } from './help';
 import { filterParams, fromHash, NO_FILTER, toHash, type Filter, type State } from './state';
 import { Tooltip } from './tooltip';
 import type { RunInfo, RunName } from './types';
-import type { App, View } from './view';
+import type { App, SetHow, View } from './view';
 import { allViews } from './views';
 
 const POLL_MS = 1000;
@@ -69,12 +69,15 @@ export class Shell implements App {
     if (info.live) this.poll();
   }
 
-  setState(change: Partial<State>, how: { replace?: boolean } = {}): void {
+  setState(change: Partial<State>, how: SetHow = {}): void {
     const before = this.state;
     this.state = this.valid({ ...before, ...change });
     if (this.state.run !== before.run) void this.openRun(this.state.run);
     this.writeAddress(how.replace ? 'replace' : 'push');
-    this.schedule();
+    if (!how.atOnce) return this.schedule();
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.apply();
   }
 
   setFilter(change: Partial<Filter>, how?: { replace?: boolean }): void {
@@ -281,8 +284,12 @@ export class Shell implements App {
   }
 
   private writeAddress(how: 'push' | 'replace'): void {
+    // Not put off again and again: what plays or pans for long shows in the address meanwhile.
+    if (how === 'replace' && this.addressTimer) return;
     clearTimeout(this.addressTimer);
+    this.addressTimer = 0;
     const write = () => {
+      this.addressTimer = 0;
       const hash = toHash(this.state);
       if (hash === location.hash) return;
       if (how === 'push') history.pushState(null, '', hash);

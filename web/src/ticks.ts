@@ -36,7 +36,10 @@ function labels(kind: AxisKind, low: number, high: number, step: number): (value
   }
   if (kind === 'bytes') {
     const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-    const power = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, size)) / 10)));
+    const powerOf = (bytes: number) => Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, bytes)) / 10)));
+    // Deep in a large file `2974 MiB` reads better than `2.904297 GiB`, and fits.
+    const whole = powerOf(size);
+    const power = binaryDecimals(step / 1024 ** whole) <= 2 ? whole : Math.min(whole, powerOf(step));
     const scale = 1024 ** power;
     return (value) => `${trim((value / scale).toFixed(Math.min(6, binaryDecimals(step / scale))))} ${units[power]}`;
   }

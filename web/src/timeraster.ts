@@ -6,9 +6,9 @@ import type { RasterLayer } from './plot';
 import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from './types';
 
 /** How much more than the window is fetched, on each side. */
-const PAD = 0.3;
+const PAD = 0.2;
 /** Less than this share of the window left beside it: time to fetch. */
-const NEAR = 0.1;
+const NEAR = 0.06;
 
 /** A range that was fetched, and the length of the window that it was fetched for. */
 export interface Asked {

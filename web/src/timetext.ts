@@ -59,11 +59,16 @@ export function nodeKey(header: NodesHeader, by: 'op' | 'component', ops: readon
   const used = new Set<string>();
   if (header.kind === 'spans') for (const span of header.spans) used.add(isByOp ? span.op : span.component);
   else for (const op of new Set(header.ops)) if (op >= 0) used.add(ops[op] ?? '');
+  // Names that share a colour share an entry; ops without one of their own are "other".
   const grey = colours.op('');
-  const named = [...used].sort().filter((name) => !isByOp || colours.op(name) !== grey);
-  const items = named.map((name) => keyItem(name, isByOp ? colours.op(name) : colours.component(name)));
-  // Ops without a colour of their own share one entry.
-  if (named.length < used.size) items.push(keyItem('other ops', grey));
+  const byColour = new Map<string, string[]>();
+  for (const name of [...used].sort()) {
+    const colour = isByOp ? colours.op(name) : colours.component(name);
+    byColour.set(colour, [...(byColour.get(colour) ?? []), name]);
+  }
+  const others = isByOp && byColour.delete(grey);
+  const items = [...byColour].map(([colour, names]) => keyItem(names.join(', '), colour));
+  if (others) items.push(keyItem('other ops', grey));
   if (by === 'component' && header.kind === 'raster') items.push(h('span', {}, '(by op until zoomed in to nodes)'));
   return items;
 }

@@ -34,6 +34,11 @@ export interface View {
   exportSvg?(): string;
 }
 
+export interface SetHow {
+  replace?: boolean;
+  atOnce?: boolean;
+}
+
 export interface App {
   readonly state: State;
   /** All runs that the server offers. */
@@ -48,8 +53,10 @@ export interface App {
   /**
    * Changes the state: address bar, filter bar and the current view follow.
    * `replace` leaves no step in the browser's history: for pans, scrubs, playback.
+   * `atOnce` updates the view before it returns, not in the next frame: what has
+   * to be fetched is then asked for one frame sooner.
    */
-  setState(change: Partial<State>, how?: { replace?: boolean }): void;
+  setState(change: Partial<State>, how?: SetHow): void;
   setFilter(change: Partial<Filter>, how?: { replace?: boolean }): void;
   /** A view-specific option; the key is `view.name`; null removes it. */
   setOpt(key: string, value: string | null, how?: { replace?: boolean }): void;

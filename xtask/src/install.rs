@@ -70,6 +70,21 @@ const NEEDS: &[Need] = &[
         needed_for: For::Tests,
         is_met: |house| answers(house, "java"),
     },
+    Need {
+        what: "Node.js with npm",
+        why: "the viewer's page is built again and compared, and tests drive a browser with it",
+        packages: &["nodejs", "npm"],
+        needed_for: For::Tests,
+        is_met: |house| answers(house, "node") && answers(house, "npm"),
+    },
+    Need {
+        what: "Chromium",
+        why: "the viewer and the HTML report are tested in a real browser",
+        // Without a font the page has no letters.
+        packages: &["chromium", "fonts-dejavu-core"],
+        needed_for: For::Tests,
+        is_met: |house| answers(house, "/usr/bin/chromium"),
+    },
 ];
 
 /// Installs what is missing, saying what and why.
@@ -317,12 +332,12 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_needs_no_python() {
+    fn the_demo_needs_no_python_and_no_node() {
         let for_build = NEEDS.iter().filter(|need| need.needed_for <= For::Build);
         assert!(
             for_build
                 .flat_map(|need| need.packages)
-                .all(|name| !name.contains("python"))
+                .all(|name| !name.contains("python") && !name.contains("node"))
         );
     }
 }

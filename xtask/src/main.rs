@@ -5,6 +5,7 @@
 //!
 //! `main` maps results to exit codes: 0 fine, 1 a step failed, 2 bad usage.
 
+mod browser;
 mod demo;
 mod examples;
 mod house;
@@ -28,6 +29,7 @@ usage: cargo xtask COMMAND
   tidy            the house rules alone (seconds, builds nothing)
   bless           write today's output into the examples of README.md and docs/guide.md
   licences        the licence check alone (seconds, builds nothing)
+  browser         the viewer's page and the facts about it alone, with the program as it was built last
 ";
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         ["tidy"] => vec![test::tidy()],
         ["bless"] => test::bless(),
         ["licences"] => vec![test::licences()],
+        ["browser"] => vec![browser::viewer_page(), browser::browser()],
         ["help" | "--help" | "-h"] => {
             step::say(USAGE.trim_end());
             return ExitCode::SUCCESS;

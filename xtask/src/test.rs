@@ -11,7 +11,7 @@ use crate::examples::{self, Mode};
 use crate::house::House;
 use crate::install::{For, install, venv_python};
 use crate::step::{Outcome, Step, say};
-use crate::{licences, tidy};
+use crate::{browser, licences, tidy};
 
 /// What CI runs.
 pub fn all() -> Vec<Step> {
@@ -28,6 +28,7 @@ pub fn all() -> Vec<Step> {
         fmt(),
         licences(),
         tidy(),
+        browser::viewer_page(),
         build(),
         clippy(),
         Step::new(
@@ -87,6 +88,7 @@ pub fn all() -> Vec<Step> {
             "if the new output is right, run `cargo xtask bless` and read the diff",
             |house| examples::run(house, Mode::Check),
         ),
+        browser::browser(),
         Step::new(
             "compiled once",
             "llama.cpp was not compiled twice",

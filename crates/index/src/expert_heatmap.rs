@@ -9,6 +9,7 @@ use crate::{
     QueryError, RunIndex,
     answers::{HeatmapHeader, HeatmapRow, Raster},
     data::Eval,
+    graph::Touch,
     heatmap::{Columns, NO_ROW, raster},
     query::{HeatmapMetric, HeatmapQuery, MOST_CELLS},
     select::{Masks, Selector},
@@ -21,6 +22,24 @@ struct Rows {
     layers: Vec<(u32, u32, usize)>,
     /// Row of an expert from the first of its layer, or [`NO_ROW`].
     in_layer: Vec<u32>,
+}
+
+/// Reads of the experts that a router chose, by all accesses that are alike.
+struct Slices {
+    router: u32,
+    /// A read for each choice, or for each expert that is chosen at all.
+    is_each: bool,
+    /// Experts from here on are not there.
+    bound: u64,
+    first_row: usize,
+    bytes: f32,
+}
+
+impl Slices {
+    fn is_like(&self, other: &Slices) -> bool {
+        let key = |s: &Slices| (s.router, s.is_each, s.bound, s.first_row);
+        key(self) == key(other)
+    }
 }
 
 impl Rows {
@@ -77,6 +96,7 @@ impl RunIndex {
         let by_weight = query.metric == HeatmapMetric::Weight;
         let mut counts = vec![0u32; if by_weight { sums.len() } else { 0 }];
         let masks = Masks::new(self, selector);
+        let mut slices: Vec<Option<Vec<Slices>>> = self.graphs.iter().map(|_| None).collect();
         for (_, eval) in self.evals_of_tokens(&columns) {
             if !selector.keeps_eval(eval) {
                 continue;
@@ -84,7 +104,12 @@ impl RunIndex {
             for (column, tokens) in columns.of(eval.token_range()) {
                 let cells = column * height..(column + 1) * height;
                 let sums = &mut sums[cells.clone()];
-                if query.metric == HeatmapMetric::Bytes {
+                if query.metric == HeatmapMetric::Bytes && eval.is_regular() {
+                    let slices = slices[eval.graph as usize]
+                        .get_or_insert_with(|| self.slices(&masks, eval.graph, &rows));
+                    let share = (tokens.end - tokens.start) as f32 / eval.tokens as f32;
+                    self.add_slices(slices, eval, share, &rows, sums);
+                } else if query.metric == HeatmapMetric::Bytes {
                     self.add_expert_bytes(selector, &masks, eval, tokens, &rows, sums);
                 } else {
                     let counts = by_weight.then(|| &mut counts[cells]);
@@ -109,6 +134,66 @@ impl RunIndex {
             _ => "choices per token",
         };
         Ok(raster(rows.rows, columns, unit, values))
+    }
+
+    /// What a choice of each router of a graph reads: gate, up and down in one.
+    fn slices(&self, masks: &Masks, graph: u32, rows: &Rows) -> Vec<Slices> {
+        let mask = masks.of(graph);
+        let graph = &self.graphs[graph as usize];
+        let mut all: Vec<Slices> = Vec::new();
+        for (_, access) in mask.kept(graph) {
+            let (router, unit, is_each) = match &access.touch {
+                Touch::Slices { router, unit, .. } => (*router, unit, false),
+                Touch::Each { router, unit, .. } => (*router, unit, true),
+                _ => continue,
+            };
+            let step = &graph.steps[access.step as usize];
+            let layer = self.catalog.layers.all[step.layer as usize];
+            let Some(&(_, experts, first_row)) = layer.and_then(|layer| rows.layer(layer)) else {
+                continue;
+            };
+            let slices = Slices {
+                router,
+                is_each,
+                bound: unit.bound.min(experts.into()),
+                first_row,
+                bytes: 0.0,
+            };
+            let at = all.iter().position(|other| other.is_like(&slices));
+            let at = at.unwrap_or_else(|| {
+                all.push(slices);
+                all.len() - 1
+            });
+            all[at].bytes += access.bytes as f32;
+        }
+        all
+    }
+
+    fn add_slices(
+        &self,
+        slices: &[Slices],
+        eval: &Eval,
+        share: f32,
+        rows: &Rows,
+        sums: &mut [f32],
+    ) {
+        let graph = &self.graphs[eval.graph as usize];
+        for slices in slices {
+            let chosen = match slices.is_each {
+                true => self.data.ids(eval, &graph.routers[slices.router as usize]),
+                false => self.data.distinct(eval, slices.router as usize),
+            };
+            let sums = &mut sums[slices.first_row..];
+            let bytes = slices.bytes * share;
+            for &expert in chosen {
+                if u64::from(expert) < slices.bound {
+                    let row = rows.in_layer[usize::from(expert)];
+                    if row != NO_ROW {
+                        sums[row as usize] += bytes;
+                    }
+                }
+            }
+        }
     }
 
     fn add_expert_bytes(

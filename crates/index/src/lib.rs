@@ -7,7 +7,7 @@
 //! evaluation. 10^8 accesses are answered for from some 10^5 evaluations.
 //!
 //! - [`filter`], [`query`]: what is asked; [`answers`]: what is answered;
-//! - `load`: log → `catalog` (names and numbers), `graph` (templates, prepared),
+//! - `load`, `evaluation`: log → `catalog` (names and numbers), `graph` (templates, prepared),
 //!   `data` (evaluations and their arrays), `blocks` (running sums of those);
 //! - `select`, `sums`: what a filter keeps, and sums of that;
 //! - `summary`, `heatmap` and `expert_heatmap`, `offsets` and `profile`, `nodes`,
@@ -24,6 +24,7 @@ mod blocks;
 mod catalog;
 mod data;
 mod describe;
+mod evaluation;
 mod expert_heatmap;
 mod experts;
 pub mod filter;

@@ -3,7 +3,12 @@
 
 mod fixture;
 
-use std::{fs, path::Path, sync::LazyLock};
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::LazyLock,
+};
 
 use fixture::{
     SEGMENT_BYTES, append, body, define, open, read, segment_count, small_evaluation, small_graph,
@@ -64,7 +69,14 @@ impl Growing {
             if index > ready {
                 bytes[..8].fill(0);
             }
-            fs::write(segment_path(to, 0, index as u32), bytes).unwrap();
+            // In place: a file that is cut to be written anew goes to the disk.
+            let file = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(segment_path(to, 0, index as u32))
+                .unwrap();
+            file.write_all_at(&bytes, 0).unwrap();
         }
     }
 
@@ -75,7 +87,7 @@ impl Growing {
         for index in last + 1..segment_count(to) as usize {
             fs::remove_file(segment_path(to, 0, index as u32)).unwrap();
         }
-        let file = fs::OpenOptions::new()
+        let file = OpenOptions::new()
             .write(true)
             .open(segment_path(to, 0, last as u32))
             .unwrap();

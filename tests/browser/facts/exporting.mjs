@@ -1,12 +1,11 @@
 /** The SQL box answers as `tensorscope sql`, and every view can be saved. */
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
-import { idle, visit } from '../chromium.mjs';
+import { visit } from '../chromium.mjs';
 import { parseCsv } from '../harness.mjs';
 import { look } from '../png.mjs';
 import { VIEWS } from './views.mjs';
 
-/** Views that are elements of the page and have no picture of their own as vectors say so by a button that is off. */
 export async function facts(bench, server, { moe }) {
   await bench.fact('the SQL box answers as `tensorscope sql`', async (t) => {
     const page = await t.page();
@@ -37,17 +36,16 @@ export async function facts(bench, server, { moe }) {
     await bench.fact(`${view} is saved as PNG, SVG and CSV`, async (t) => {
       const page = await t.page();
       await visit(page, server, `#view=${view}`);
-      await idle(page);
-      const png = look(await save(page, 'PNG', t));
+      const png = look(await save(page, 'PNG'));
       assert.ok(png.colours >= 4, `the PNG shows something: ${png.colours} colours`);
-      const svg = (await save(page, 'SVG', t)).toString('utf8');
+      const svg = (await save(page, 'SVG')).toString('utf8');
       const parsed = await page.evaluate((text) => {
         const document = new DOMParser().parseFromString(text, 'image/svg+xml');
         return { root: document.documentElement.tagName, error: document.querySelector('parsererror')?.textContent, marks: document.querySelectorAll('*').length };
       }, svg);
       assert.equal(parsed.error, undefined);
       assert.equal(parsed.root, 'svg');
-      const rows = parseCsv((await save(page, 'CSV', t)).toString('utf8'));
+      const rows = parseCsv((await save(page, 'CSV')).toString('utf8'));
       assert.ok(rows.length > 3 && rows[0].length > 1, `${rows.length} rows of ${rows[0]?.length}`);
       t.note(`${parsed.marks} marks, ${rows.length - 1} rows`);
     });

@@ -35,7 +35,7 @@ export async function facts(bench, server) {
     assert.deepEqual(await place(), [0, 0]);
     await page.keyboard.press(' ');
     await page.waitForFunction(() => /pause/.test(document.querySelector('.play').textContent));
-    await page.waitForFunction(() => /step=([1-9]\d|\d{3})/.test(location.hash) || /eval=[1-9]/.test(location.hash));
+    await page.waitForFunction(() => Number(document.querySelector('.scrub input[aria-label=evaluation]').value) >= 1);
     await page.keyboard.press(' ');
     await page.waitForFunction(() => /▶/.test(document.querySelector('.play').textContent));
     const stopped = await place();

@@ -1,6 +1,6 @@
 /** A link reproduces a view: the same pixels, the same numbers. */
 import assert from 'node:assert/strict';
-import { idle, settled, visit } from '../chromium.mjs';
+import { settled, visit } from '../chromium.mjs';
 import { decode } from '../png.mjs';
 import { shownTable } from './filters.mjs';
 
@@ -13,6 +13,8 @@ const LINKS = [
   '#run=0&view=flame&component=expert&flame.by=nanos',
   '#run=2&view=table&tokens=3-9&table.rows=op',
 ];
+/** Pixels: Chromium smooths round corners in two ways, as it likes. */
+const MOST_DIFFERENT = 40;
 
 export async function facts(bench, server) {
   for (const link of LINKS) {
@@ -20,16 +22,13 @@ export async function facts(bench, server) {
     await bench.fact(`a link restores ${view}`, async (t) => {
       const [first, second] = [await t.page(), await t.page()];
       await visit(first, server, link);
-      await idle(first);
       const address = first.url();
       assert.equal(new URL(address).hash, link, 'the page keeps the link as it is');
       await visit(second, server, new URL(address).hash);
-      await idle(second);
       const [a, b] = [await picture(first), await picture(second)];
-      assert.ok(a.equals(b), 'both pages show the same pixels');
+      assert.ok(difference(a, b) <= MOST_DIFFERENT, `both pages show the same pixels: ${difference(a, b)} differ`);
       await visit(second, server, `#view=${view}`);
-      await idle(second);
-      assert.ok(!a.equals(await picture(second)), 'without the state the page looks different');
+      assert.ok(difference(a, await picture(second)) > 100 * MOST_DIFFERENT, 'without the state the page looks different');
     });
   }
   await bench.fact('what is clicked stands in the address, and the back button takes it back', async (t) => {
@@ -56,5 +55,13 @@ export async function facts(bench, server) {
 }
 
 async function picture(page) {
-  return decode(await page.screenshot()).pixels;
+  return decode(await page.screenshot());
+}
+
+function difference(a, b) {
+  let count = 0;
+  for (let at = 0; at < a.pixels.length; at += a.channels) {
+    if (a.pixels.compare(b.pixels, at, at + a.channels, at, at + a.channels) !== 0) count += 1;
+  }
+  return count;
 }

@@ -166,6 +166,11 @@ class Attention implements View {
           title: `${format.integer(cache)} bytes in ${format.integer(tokens)} tokens`,
         },
       ),
+      key([
+        { colour: colours.component('attention'), name: `attention weights ${format.percent(weights / all)}` },
+        { colour: colours.component('kv_cache'), name: `KV cache ${format.percent(cache / all)}` },
+        { colour: colours.line, name: `everything else ${format.percent((all - weights - cache) / all)}` },
+      ]),
       bars(
         [
           {
@@ -174,7 +179,7 @@ class Attention implements View {
             parts: [
               { name: 'attention weights', value: weights, colour: colours.component('attention') },
               { name: 'KV cache', value: cache, colour: colours.component('kv_cache') },
-              { name: 'everything else', value: all - weights - cache, colour: colours.grid },
+              { name: 'everything else', value: all - weights - cache, colour: colours.line },
             ],
           },
         ],

@@ -47,6 +47,7 @@ class Flame implements View {
   private control!: Segmented;
   private box!: HTMLInputElement;
   private found!: HTMLElement;
+  private readonly legend = h('div', { class: 'legend-swatches' });
   private path!: HTMLElement;
   private watcher!: ResizeObserver;
   private frame = 0;
@@ -65,7 +66,7 @@ class Flame implements View {
     this.path = h('nav', { class: 'vb-path', 'aria-label': 'where the flame graph is zoomed to' });
     this.stage = h('div', { class: 'stage vb-stage' }, this.canvas);
     root.append(
-      toolbar(this.control.element, h('label', { class: 'control' }, this.box), this.found),
+      toolbar(this.control.element, h('label', { class: 'control' }, this.box), this.found, this.legend),
       this.path,
       this.stage,
     );
@@ -92,6 +93,7 @@ class Flame implements View {
     const text = this.app.state.opt['flame.find'] ?? '';
     this.hits = text.trim() === '' ? null : search(this.frames, text);
     this.showFound();
+    this.showLegend();
     this.showPath();
     if (tree.value > 0) this.cover.clear();
     else this.cover.empty();
@@ -178,7 +180,7 @@ class Flame implements View {
 
   private rowHeight(): number {
     const depths = this.frames?.depths ?? 1;
-    return Math.max(22, Math.min(64, Math.floor((this.stage.clientHeight - 24) / Math.max(1, depths))));
+    return Math.max(22, Math.min(84, Math.floor((this.stage.clientHeight - 24) / Math.max(1, depths))));
   }
 
   private height(): number {
@@ -228,23 +230,33 @@ class Flame implements View {
       if (isAncestor && at !== this.zoomed)
         pen.rect(begin, y, wide - gap, high - 1, withAlpha(app.colours.background, 0.45));
       if (isHit && wide > 2) pen.rect(begin, y + high - 4, wide - gap, 3, app.colours.accent);
-      if (wide > 28) this.label(pen, at, begin, y, wide, high, colour);
+      if (wide > 16) this.label(pen, at, begin, y, wide, high, colour);
     }
   }
 
   private label(pen: Pen, at: number, begin: number, y: number, wide: number, high: number, colour: string): void {
+    const name = this.nameOf(at);
     const isLayer = this.frames?.depth[at] === 2;
-    const name = isLayer && wide < 60 ? this.nameOf(at).replace('layer ', '') : this.nameOf(at);
+    // Whole or not at all: half a number is another number. Of a tensor's name the end says most.
+    const shorter = isLayer ? name.replace('layer ', '') : name.replace(/^blk\.\d+\./, '');
+    const bare = shorter.replace(/\.(?:weight|bias)$/, '');
+    const room = wide - 10;
+    const fitting = (...texts: string[]) => texts.find((text) => pen.measure(text) <= room) ?? '';
+    // A few letters of a name are no name.
+    const begun = fit(pen, bare, room);
+    const cut = begun.length > 4 ? begun : '';
     const value = this.show(this.frames?.value[at] ?? 0);
     const ink = { colour: textOn(colour), align: 'left' } as const;
     if (high >= 38) {
-      pen.text(fit(pen, name, wide - 10), begin + 5, y + high / 2 - 8, ink);
-      pen.text(fit(pen, value, wide - 10), begin + 5, y + high / 2 + 8, {
-        ...ink,
-        colour: withAlpha(ink.colour, 0.75),
-      });
+      const short = fitting(name, shorter, bare);
+      const long = short || cut;
+      if (long) pen.text(long, begin + 5, y + high / 2 - 8, ink);
+      const shown = fitting(value);
+      if (shown) pen.text(shown, begin + 5, y + high / 2 + 8, { ...ink, colour: withAlpha(ink.colour, 0.75) });
     } else {
-      pen.text(fit(pen, `${name}  ${value}`, wide - 10), begin + 5, y + high / 2, ink);
+      const both = fitting(`${name}  ${value}`, `${shorter}  ${value}`, name, shorter, bare);
+      const long = both || cut;
+      if (long) pen.text(long, begin + 5, y + high / 2, ink);
     }
   }
 
@@ -330,6 +342,19 @@ class Flame implements View {
       hits.count === 0
         ? 'nothing found'
         : `${format.integer(hits.count)} frames, ${this.show(hits.value)}, ${share} of all`;
+  }
+
+  /** Colours of the components: narrow frames have no room for their names. */
+  private showLegend(): void {
+    const { frames, app } = this;
+    const names = new Set<string>();
+    for (let at = 0; frames && at < frames.count; at++) if (frames.depth[at] === 3) names.add(frames.name[at] ?? '');
+    const items = [...names].sort().map((name) => {
+      const square = h('i', { class: 'swatch' });
+      square.style.background = app.colours.component(name);
+      return h('span', {}, square, name);
+    });
+    fill(this.legend, ...items);
   }
 
   private showPath(): void {

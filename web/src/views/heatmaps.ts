@@ -207,7 +207,7 @@ const view: View = {
         next('rows', ROWS.slice(0, app.info.experts === 0 ? 2 : 3), options.rows);
         return true;
       case 'm':
-        next('metric', METRICS.slice(0, options.rows === 'expert' ? 4 : 3), options.metric);
+        next('metric', METRICS.filter(({ value }) => value !== (options.rows === 'expert' ? 'nanos' : 'weight')), options.metric);
         return true;
       case 's':
         next('scale', GROWTHS, growth());
@@ -249,7 +249,7 @@ const view: View = {
 
 function showControls(): void {
   controls.rows.set(options.rows, app.info.experts === 0 ? ['expert'] : []);
-  controls.metric.set(options.metric, options.rows === 'expert' ? [] : ['weight']);
+  controls.metric.set(options.metric, [options.rows === 'expert' ? 'nanos' : 'weight']);
   controls.growth.set(growth());
   controls.layer.element.hidden = options.rows !== 'expert';
   const layers = app.info.layers.filter((layer): layer is number => layer !== null);

@@ -12,7 +12,7 @@ import { packed, withAlpha, type Table } from '../colours';
 import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
 import { layerRanges, owners, rowBytes, tensorAt, tensorBefore, type RowLayout } from '../filemap';
 import * as format from '../format';
-import { drawOwners, hilbertCurve, hilbertIndex } from '../hilbert';
+import { drawComponentKey, drawOwners, hilbertCurve, hilbertIndex } from '../hilbert';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import type { State } from '../state';
 import type { TooltipLine } from '../tooltip';
@@ -68,7 +68,7 @@ class MapView implements View {
   /** What the images were painted with. */
   private look = '';
   private layout: RowLayout | null = null;
-  /** Bytes read of each component, for the key of the Hilbert map. */
+  /** Bytes read by component, for the key of the Hilbert map. */
   private read = new Map<string, number>();
   private hovered = 0;
   private available: readonly string[] = ['accesses', 'bytes', 'recency'];
@@ -91,7 +91,7 @@ class MapView implements View {
     const stage = h('div', { class: 'stage' }, host);
     root.append(
       toolbar(metric.element, order.element, scale.element, h('span', { class: 'spacer' }),
-        h('span', { class: 'hint' }, 'click a cell to filter all views by its layer, component and expert')),
+        h('span', { class: 'hint' }, 'click a cell to filter by what it holds')),
       stage);
     const total = Math.max(1, app.info.model.size_bytes);
     this.cover = new Cover(stage);
@@ -109,7 +109,7 @@ class MapView implements View {
       resized: () => app.setState({}, { replace: true }),
       moved: (plot) => {
         const { low, high, isWhole } = plot.y;
-        app.setState({ offset: isWhole ? null : [Math.round(low), Math.round(high)] }, { replace: true });
+        app.setState({ offset: isWhole ? null : [Math.round(low), Math.round(high)] }, { replace: true, atOnce: true });
       },
     });
   }
@@ -147,6 +147,7 @@ class MapView implements View {
     // A pan along the file needs neither another raster nor another image.
     const look = [app.colours.theme, isHilbert, columns, this.scale(state)].join();
     if (raster === this.raster && look === this.look) return;
+    if (look !== this.look) app.tooltip.hide();
     this.look = look;
     this.read = new Map(summary?.by_component.map((c) => [c.component, c.bytes]));
     this.available = raster.header.available;
@@ -383,7 +384,7 @@ class MapView implements View {
       const { x, y, size } = this.hilbertSquare();
       const note = `1 cell = ${format.bytes(raster.header.cell_bytes)}`;
       pen.text(note, x, y + size + 14, { colour: colours.muted, baseline: 'middle' });
-      this.componentKey(pen, Math.min(x + size + 24, right + 14), y + 8);
+      drawComponentKey(pen, Math.min(x + size + 24, right + 14), y + 8, plot.width, this.read, info, colours);
       return;
     }
     pen.text(`1 cell = ${format.bytes(raster.header.cell_bytes)}, 1 row = ${format.bytes(rowBytes(layout))}`,
@@ -415,32 +416,6 @@ class MapView implements View {
     }
   }
 
-  /** Beside the square: what the components weigh and how much of them was read. */
-  private componentKey(pen: Pen, x: number, y: number): void {
-    const { colours, info } = this.app;
-    const sizes = new Map<string, number>();
-    for (const tensor of info.tensors) sizes.set(tensor.component, (sizes.get(tensor.component) ?? 0) + tensor.size_bytes);
-    const rows = [...sizes].sort((a, b) => b[1] - a[1]);
-    const most = rows[0]?.[1] ?? 1;
-    const [nameX, sizeX, readX, barX] = [x + 16, x + 190, x + 270, x + 286];
-    const barWidth = Math.max(0, Math.min(200, this.plot.width - barX - 90));
-    const head = { colour: colours.muted, align: 'right' } as const;
-    pen.text('component', nameX, y, { colour: colours.muted });
-    pen.text('size', sizeX, y, head);
-    pen.text('read', readX, y, head);
-    rows.forEach(([component, size], i) => {
-      const line = y + 22 + i * 20;
-      const read = this.read.get(component) ?? 0;
-      pen.rect(x, line - 5, 10, 10, colours.component(component));
-      pen.text(component, nameX, line, { colour: colours.text });
-      pen.text(format.bytes(size), sizeX, line, { colour: colours.text, align: 'right' });
-      pen.text(format.bytes(read), readX, line, { colour: colours.text, align: 'right' });
-      pen.rect(barX, line - 5, (barWidth * size) / most, 10, withAlpha(colours.component(component), 0.75));
-      pen.text(`${format.count(Number((read / size).toPrecision(3))).replace(' ', '')}× its size`, barX + (barWidth * size) / most + 6, line, { colour: colours.muted });
-    });
-    pen.text('thin lines: borders of tensors, thick ones: of layers', x, y + 34 + rows.length * 20, { colour: colours.muted });
-  }
-
   private value(v: number): string {
     switch (this.raster?.header.metric) {
       case 'accesses': return `${format.count(Math.round(v * 100) / 100).replace(' ', '')}×`;
@@ -457,7 +432,7 @@ class MapView implements View {
     const most = Math.max(2, Math.floor(pixels / 110));
     const step = 2 ** Math.ceil(Math.log2(row / most));
     const ticks: Tick[] = [];
-    for (let at = 0; at <= row * 0.97; at += step) ticks.push({ at: at / row, text: `+${roundBytes(at)}` });
+    for (let at = 0; at <= row * 0.97; at += step) ticks.push({ at: at / row, text: `+${format.roundBytes(at)}` });
     return ticks;
   }
 
@@ -522,9 +497,4 @@ class MapView implements View {
     // A second click on the same place takes the filter away.
     this.app.setFilter(isSame ? { layer: [], component: [], expert: [] } : wanted);
   }
-}
-
-/** Powers of two without digits that are zero. */
-function roundBytes(value: number): string {
-  return format.bytes(value).replace(/(\.\d*?)0+ /, '$1 ').replace('. ', ' ');
 }

@@ -125,7 +125,7 @@ class Memory implements View {
       { class: 'vb-panels-inner' },
       panel(
         'What if weights had this much memory?',
-        'Per generated token, first uses included. Predicted speeds are ceilings: the disk at its sequential speed, no read-ahead.',
+        'Per generated token, first uses included; the paler part of a bar is known only once the router has chosen. Predicted speeds are ceilings: the disk at its sequential speed, no read-ahead.',
         h('div', { class: 'vb-slider-row' }, this.slider, this.budgetText),
         this.outlook,
       ),

@@ -130,7 +130,6 @@ class PlaybackView implements View {
     }
     if (this.version !== info.version) this.details.clear();
     this.version = info.version;
-    this.baseKey = '';
     const wanted = this.wantedEval(state);
     const [detail, previous] = await Promise.all([this.detail(wanted), wanted > 0 ? this.detail(wanted - 1) : null]);
     this.current = detail;

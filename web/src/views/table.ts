@@ -140,6 +140,8 @@ class Table implements View {
   onKey(event: KeyboardEvent): boolean {
     if (event.key !== 'q' || event.ctrlKey || event.metaKey || event.altKey) return false;
     this.app.setOpt('table.rows', 'sql');
+    // The view follows in the next frame; what is hidden takes no focus, and the next key would go to the page.
+    this.editor.hidden = false;
     this.box.focus();
     return true;
   }

@@ -6,15 +6,16 @@
  * themselves. Both are fetched a little wider than the window, so that a pan
  * shows its edges at once.
  */
-import { CanvasPen, drawLegend, fit, stackCanvases, svgDocument, type Pen } from '../canvas';
-import { css, textOn, withAlpha } from '../colours';
+import { CanvasPen, stackCanvases, svgDocument } from '../canvas';
+import { css, textOn } from '../colours';
 import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
 import { EvalIndex } from '../evalindex';
 import { layerRanges, tensorAt } from '../filemap';
 import * as format from '../format';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
-import type { State } from '../state';
-import { axisTicks, type Tick } from '../ticks';
+import type { Filter, State } from '../state';
+import { axisTicks } from '../ticks';
+import { drawEvalLines, drawOffsetLegend, drawTokens, laneTicks, TOKEN_BAND_PX } from '../timedraw';
 import { accessAt, isCovered, paintBytes, paintLanes, paintTokens, spanAt, wanted, type Asked } from '../timeraster';
 import { accessLines, evalLines, nodeKey, offsetsCsv, selectedLine, spanLines, spansCsv } from '../timetext';
 import type { TooltipLine } from '../tooltip';
@@ -22,10 +23,16 @@ import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from '../t
 import type { App, View } from '../view';
 
 const MARGIN = { left: 84, right: 34 };
-const TOKEN_BAND_PX = 18;
 
 export function timeline(): View {
   return new TimelineView();
+}
+
+interface Question {
+  /** All but the window. */
+  question: string;
+  time: Asked;
+  range: Asked;
 }
 
 class TimelineView implements View {
@@ -50,7 +57,10 @@ class TimelineView implements View {
   private evals!: EvalIndex;
   private nodes: { header: NodesHeader; layer: RasterLayer | null } | null = null;
   /** What the nodes and reads were asked with. */
-  private asked: { question: string; time: Asked; range: Asked } | null = null;
+  private asked: Question | null = null;
+  /** Counts the fetches; each plot shows that of a round. */
+  private round = 0;
+  private shown = { nodes: 0, reads: 0 };
   /** All that changes the drawing but the window and the answers. */
   private look = '';
   private reads: { header: OffsetsHeader; values: Float32Array; layer: RasterLayer } | null = null;
@@ -87,10 +97,10 @@ class TimelineView implements View {
       label: 'nodes by layer over time',
       // Marks only: the texts stand below the other plot.
       x: { ...time, label: '', ticks: (...a) => axisTicks({ kind: 'time' }, ...a).map(({ at }) => ({ at, text: '' })) },
-      y: { label: '', kind: 'names', limits: [0, Math.max(1, app.info.layers.length)], isFixed: true, ticks: (...a) => this.laneTicks(...a) },
+      y: { label: '', kind: 'names', limits: [0, Math.max(1, app.info.layers.length)], isFixed: true, ticks: (_low, _high, pixels) => laneTicks(this.app.info.layers, pixels) },
       margin: { ...MARGIN, top: 16 + TOKEN_BAND_PX, bottom: 6 },
       draw: (context) => this.drawLanes(context),
-      decorate: (pen) => this.drawTokens(pen),
+      decorate: (pen, plot) => drawTokens(pen, plot, this.evals, (token) => this.tokenShare(token), app),
       hover: (point) => this.hoverLanes(point),
       click: (point) => this.clickLanes(point),
     });
@@ -101,7 +111,7 @@ class TimelineView implements View {
       y: { label: 'file offset', kind: 'bytes', limits: [0, Math.max(1, app.info.model.size_bytes)], shortest: 256 },
       margin: { ...MARGIN, top: 26, bottom: 36 },
       draw: (context) => this.drawOffsets(context),
-      decorate: (pen) => this.drawOffsetLegend(pen),
+      decorate: (pen, plot) => drawOffsetLegend(pen, plot, this.reads?.header ?? null, this.colour, app),
       hover: (point) => this.hoverOffsets(point),
       click: (point) => this.clickOffsets(point),
     });
@@ -133,40 +143,70 @@ class TimelineView implements View {
     const question = JSON.stringify([state.run, info.version, state.filter, lanes.innerWidth, offsets.innerHeight]);
     const isSameLook = look === this.look;
     this.look = look;
-    if (!isSameLook) void this.showSelected(state);
-    if (isSameLook && this.asked?.question === question && isCovered(this.asked.time, lanes.x) && isCovered(this.asked.range, offsets.y)) {
-      lanes.reframe();
-      offsets.reframe();
-      return;
-    }
     if (!isSameLook) {
+      void this.showSelected(state);
       lanes.redraw();
       offsets.redraw();
     }
+    lanes.reframe();
+    offsets.reframe();
+    const { asked } = this;
+    if (isSameLook && asked?.question === question && isCovered(asked.time, lanes.x) && isCovered(asked.range, offsets.y)) return;
+    await this.fetch({ question, time: wanted(lanes.x), range: wanted(offsets.y) }, state.filter);
+  }
 
-    const asked = { question, time: wanted(lanes.x), range: wanted(offsets.y) };
-    const { window } = asked.time;
-    const range = asked.range.window;
+  /** Each plot is drawn as soon as its answer is there. */
+  private async fetch(asked: Question, filter: Filter): Promise<void> {
+    const { lanes, offsets, app } = this;
+    const [[t0, t1], [o0, o1]] = [asked.time.window, asked.range.window];
     const pixels = (part: number, whole: number, px: number) => Math.max(1, Math.min(4096, Math.round((part / whole) * px)));
-    const w = pixels(window[1] - window[0], lanes.x.span, lanes.innerWidth);
-    const rows = pixels(range[1] - range[0], offsets.y.span, offsets.innerHeight / 2);
-    const [, nodes, reads] = await Promise.all([
-      this.evals.load(info.version, ...window),
-      app.api.nodes({ t0: window[0], t1: window[1], w }, state.filter),
-      app.api.offsets({ t0: window[0], t1: window[1], o0: range[0], o1: range[1], w: Math.max(1, Math.round(w / 2)), h: rows }, state.filter),
+    const w = pixels(t1 - t0, lanes.x.span, lanes.innerWidth);
+    const rows = pixels(o1 - o0, offsets.y.span, offsets.innerHeight / 2);
+    const round = ++this.round;
+    // An answer from the cache may overtake an older one.
+    const isLate = (plot: 'nodes' | 'reads') => {
+      if (round < this.shown[plot]) return true;
+      this.shown[plot] = round;
+      return false;
+    };
+    const [nodes, reads] = await Promise.all([
+      app.api.nodes({ t0, t1, w }, filter).then((answer) => {
+        if (!isLate('nodes')) this.showNodes(answer);
+        return answer.header;
+      }),
+      Promise.all([
+        app.api.offsets({ t0, t1, o0, o1, w: Math.max(1, Math.round(w / 2)), h: rows }, filter),
+        // Names the tokens by which the offsets are coloured.
+        this.evals.load(app.info.version, t0, t1),
+      ]).then(([answer]) => {
+        if (!isLate('reads')) this.showReads(answer);
+        return answer.header;
+      }),
     ]);
+    if (round < this.shown.nodes || round < this.shown.reads) return;
     this.asked = asked;
-    this.nodes = { header: nodes.header, layer: nodes.header.kind === 'raster' ? paintLanes(nodes.header, nodes.values, info.ops, app.colours) : null };
-    this.reads = { header: reads.header, values: reads.values, layer: this.paintReads(reads) };
-    const isEmpty = nodes.header.kind === 'spans' && nodes.header.spans.length === 0 && reads.header.accesses === 0;
-    if (isEmpty) this.cover.empty('no node passes this filter in this window');
-    else this.cover.clear();
-    const key = nodeKey(nodes.header, this.by, info.ops, app.colours);
+    if (nodes.kind === 'spans' && nodes.spans.length === 0 && reads.accesses === 0) {
+      this.cover.empty('no node passes this filter in this window');
+    } else {
+      this.cover.clear();
+    }
+  }
+
+  private showNodes({ header, values }: Raster<NodesHeader>): void {
+    const { info, colours } = this.app;
+    this.nodes = { header, layer: header.kind === 'raster' ? paintLanes(header, values, info.ops, colours) : null };
+    const key = nodeKey(header, this.by, info.ops, colours);
     // While the plot moves, mostly the same: then the page need not be laid out again.
     const isSameKey = key.length === this.legend.children.length && key.every((item, i) => item.isEqualNode(this.legend.children[i] ?? null));
     if (!isSameKey) this.legend.replaceChildren(...key);
-    lanes.redraw();
-    offsets.redraw();
+    this.lanes.redraw();
+  }
+
+  private showReads(answer: Raster<OffsetsHeader>): void {
+    this.reads = { header: answer.header, values: answer.values, layer: this.paintReads(answer) };
+    this.offsets.redraw();
+    // The texts of the tokens above them may have come along.
+    this.lanes.redraw();
   }
 
   onKey(event: KeyboardEvent): boolean {
@@ -223,7 +263,7 @@ class TimelineView implements View {
     this.app.setState({
       time: x.isWhole ? null : [x.low, x.high],
       offset: y.isWhole ? null : [y.low, y.high],
-    }, { replace: true });
+    }, { replace: true, atOnce: true });
   }
 
   private paintReads(raster: Raster<OffsetsHeader>): RasterLayer {
@@ -253,7 +293,7 @@ class TimelineView implements View {
     for (let i = 1; i < info.layers.length && lane > 4; i++) {
       context.fillRect(plot.margin.left, Math.round(plot.py(i)), plot.innerWidth, 1);
     }
-    this.drawEvalLines(context, plot);
+    drawEvalLines(context, plot, this.evals, colours);
     if (!nodes) return;
     if (nodes.layer) plot.drawRaster(context, nodes.layer);
     if (nodes.header.kind !== 'spans') return;
@@ -281,38 +321,6 @@ class TimelineView implements View {
         // Whole words or nothing: a cut name reads as another one.
         const text = [`${span.op} ${span.name}`, span.name, span.op].find((t) => pen.measure(t) <= room);
         if (text) pen.text(text, from + 4, y + (lane - gap) / 2, { colour: textOn(colour) });
-      }
-    }
-  }
-
-  /** Faint lines where evaluations begin, when they are far enough apart. */
-  private drawEvalLines(context: CanvasRenderingContext2D, plot: Plot): void {
-    const seen = this.evals.between(plot.x.low, plot.x.high);
-    if (seen.length === 0 || plot.innerWidth / seen.length < 8) return;
-    context.fillStyle = withAlpha(this.app.colours.line, 0.7);
-    for (const name of seen) context.fillRect(Math.round(plot.px(name.begin)), plot.margin.top, 1, plot.innerHeight);
-  }
-
-  /** The texts of the tokens above the lanes. */
-  private drawTokens(pen: Pen): void {
-    const { lanes: plot } = this;
-    const { colours, state } = this.app;
-    const seen = this.evals.between(plot.x.low, plot.x.high);
-    const right = plot.margin.left + plot.innerWidth;
-    pen.text('token', 8, 16, { colour: colours.muted });
-    if (seen.length > plot.innerWidth / 3) return;
-    for (const name of seen) {
-      const x0 = Math.max(plot.margin.left, plot.px(name.begin));
-      const x1 = Math.min(right, plot.px(name.end));
-      if (x1 <= x0) continue;
-      const isSelected = name.eval === state.eval;
-      pen.rect(x0, 7, Math.max(1, x1 - x0 - 1), TOKEN_BAND_PX - 2, isSelected ? withAlpha(colours.accent, 0.35) : withAlpha(colours.muted, 0.13));
-      pen.rect(x0, 7 + TOKEN_BAND_PX - 2, Math.max(1, x1 - x0 - 1), 2, css(colours.time, this.tokenShare(name.first_token)));
-      const text = this.evals.text(name);
-      const room = x1 - x0 - 5;
-      if (text !== null && room > 5) {
-        const shown = fit(pen, format.tokenText(text), room);
-        if (shown) pen.text(shown, x0 + 3, 16, { colour: colours.text });
       }
     }
   }
@@ -347,39 +355,6 @@ class TimelineView implements View {
         context.strokeRect(x0 - 1, y0 - 1, width + 2, height + 2);
       }
     }
-  }
-
-  private drawOffsetLegend(pen: Pen): void {
-    const { offsets: plot, reads } = this;
-    const { colours, info } = this.app;
-    if (!reads) return;
-    const right = plot.margin.left + plot.innerWidth;
-    if (this.colour === 'token') {
-      drawLegend(pen, right, 12, {
-        title: 'token', table: colours.time, colour: colours.muted, low: '0', high: format.integer(Math.max(0, info.totals.tokens - 1)),
-      });
-    } else if (!reads.header.exact) {
-      drawLegend(pen, right, 12, {
-        title: 'bytes read per cell', table: colours.counts, colour: colours.muted, low: '0', high: format.bytes(reads.header.max),
-      });
-    }
-    // Names of layers beside the plot, where there is room.
-    let free = 0;
-    for (const range of layerRanges(info.tensors)) {
-      const y0 = Math.max(plot.margin.top, plot.py(range.begin));
-      const y1 = Math.min(plot.margin.top + plot.innerHeight, plot.py(range.end));
-      if (range.layer === null || y1 - y0 < 13 || y0 < free) continue;
-      pen.text(`L${range.layer}`, right + 6, y0 + 8, { colour: colours.muted });
-      free = y0 + 13;
-    }
-  }
-
-  private laneTicks(_low: number, _high: number, pixels: number): Tick[] {
-    const { layers } = this.app.info;
-    const every = Math.max(1, Math.ceil((13 * layers.length) / Math.max(1, pixels)));
-    return layers
-      .map((layer, i) => ({ at: i + 0.5, text: layer === null ? 'no layer' : String(layer), isName: true }))
-      .filter((tick, i) => i % every === 0 || tick.text === 'no layer');
   }
 
   private spanAt(point: PlotPoint): Span | null {

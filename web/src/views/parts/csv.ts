@@ -2,9 +2,13 @@
 
 export type Cell = string | number | bigint | boolean | null | undefined;
 
+/** Rows that end early are filled up: every line has as many fields as the heading. */
 export function csv(header: readonly string[], rows: Iterable<readonly Cell[]>): string {
   const lines = [header.map(field).join(',')];
-  for (const row of rows) lines.push(row.map(field).join(','));
+  for (const row of rows) {
+    const missing = Math.max(0, header.length - row.length);
+    lines.push([...row, ...Array<Cell>(missing).fill(null)].map(field).join(','));
+  }
   return lines.join('\r\n') + '\r\n';
 }
 

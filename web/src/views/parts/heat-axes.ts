@@ -10,7 +10,7 @@ import type { TokenTexts } from './token-texts';
 
 /** Tokens this wide are named by their text, rows this high by their name. */
 const TEXT_PIXELS = 11;
-const NAME_PIXELS = 9.5;
+const NAME_PIXELS = 11;
 
 /** Lines between layers, where rows are grouped by them. */
 export function drawSeparators(

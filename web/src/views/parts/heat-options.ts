@@ -39,7 +39,9 @@ export function optionsOf(state: State, info: RunInfo): HeatOptions {
   const chosen: Rows = kind === 'tensor' || kind === 'expert' ? kind : 'layer';
   const usual = chosen === 'expert' ? 'accesses' : 'bytes';
   let metric = state.opt['heatmaps.metric'] ?? usual;
-  if (!METRICS.some((one) => one.value === metric) || (metric === 'weight' && chosen !== 'expert')) metric = usual;
+  // Time is that of a node, which computes several experts; weights are those of a router.
+  const unknown = chosen === 'expert' ? 'nanos' : 'weight';
+  if (metric === unknown || !METRICS.some((one) => one.value === metric)) metric = usual;
   const growth = state.opt['heatmaps.scale'];
   // All layers of a large model are more rows than a screen has lines.
   const isLarge = info.experts * info.layers.length > MANY_ROWS;

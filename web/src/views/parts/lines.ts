@@ -70,7 +70,7 @@ export class Lines {
           { ...axis(y), size: 70 },
         ],
         series: [
-          { label: x.name, value: (_, value) => (value === null || value === undefined ? '–' : x.format(value)) },
+          { label: x.name, value: (_, value) => (value === null || value === undefined ? '' : x.format(value)) },
           ...lines.map((line): uPlot.Series => ({
             label: line.name,
             stroke: line.colour,
@@ -79,7 +79,7 @@ export class Lines {
             fill: line.fill,
             paths: line.isStepped ? stepped : undefined,
             points: { show: line.hasPoints ?? xs.length <= 32, size: 5, fill: line.colour },
-            value: (_, value) => (value === null || value === undefined ? '–' : y.format(value)),
+            value: (_, value) => (value === null || value === undefined ? '' : y.format(value)),
           })),
         ],
         cursor: { drag: { x: true, y: false }, points: { size: 8 } },

@@ -1,4 +1,5 @@
 /** Parts of the memory view: the outlook at one budget, and the distances of reuse. */
+import { withAlpha } from '../../colours';
 import { h } from '../../dom';
 import * as format from '../../format';
 import type { App } from '../../view';
@@ -38,7 +39,7 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
         value: (one.disk_bytes_per_token ?? 0) - one.routed_bytes_per_token,
         colour: app.colours.category(index),
       },
-      { name: 'after the router', value: one.routed_bytes_per_token, colour: app.colours.category(index) },
+      { name: 'after the router', value: one.routed_bytes_per_token, colour: withAlpha(app.colours.category(index), 0.55) },
     ],
   }));
   const chart = bars(

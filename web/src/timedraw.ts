@@ -1,0 +1,79 @@
+/** What stands around the plots of the timeline: tokens above, legends, names of layers. */
+import { drawLegend, fit, type Pen } from './canvas';
+import { css, withAlpha, type Colours } from './colours';
+import type { EvalIndex } from './evalindex';
+import { layerRanges } from './filemap';
+import * as format from './format';
+import type { Plot } from './plot';
+import type { Tick } from './ticks';
+import type { OffsetsHeader } from './types';
+import type { App } from './view';
+
+export const TOKEN_BAND_PX = 18;
+
+/** The texts of the tokens above the lanes. */
+export function drawTokens(pen: Pen, plot: Plot, evals: EvalIndex, shareOf: (token: number) => number, app: App): void {
+  const { colours, state } = app;
+  const seen = evals.between(plot.x.low, plot.x.high);
+  const right = plot.margin.left + plot.innerWidth;
+  pen.text('token', 8, 16, { colour: colours.muted });
+  if (seen.length > plot.innerWidth / 3) return;
+  for (const name of seen) {
+    const x0 = Math.max(plot.margin.left, plot.px(name.begin));
+    const x1 = Math.min(right, plot.px(name.end));
+    if (x1 <= x0) continue;
+    const isSelected = name.eval === state.eval;
+    pen.rect(x0, 7, Math.max(1, x1 - x0 - 1), TOKEN_BAND_PX - 2, isSelected ? withAlpha(colours.accent, 0.35) : withAlpha(colours.muted, 0.13));
+    pen.rect(x0, 7 + TOKEN_BAND_PX - 2, Math.max(1, x1 - x0 - 1), 2, css(colours.time, shareOf(name.first_token)));
+    const text = evals.text(name);
+    const room = x1 - x0 - 5;
+    if (text !== null && room > 5) {
+      const shown = fit(pen, format.tokenText(text), room);
+      // One letter and dots tell nothing.
+      if (shown.length > 2 || !shown.endsWith('…')) pen.text(shown, x0 + 3, 16, { colour: colours.text });
+    }
+  }
+}
+
+/** Faint lines where evaluations begin, when they are far enough apart. */
+export function drawEvalLines(context: CanvasRenderingContext2D, plot: Plot, evals: EvalIndex, colours: Colours): void {
+  const seen = evals.between(plot.x.low, plot.x.high);
+  if (seen.length === 0 || plot.innerWidth / seen.length < 8) return;
+  context.fillStyle = withAlpha(colours.line, 0.7);
+  for (const name of seen) context.fillRect(Math.round(plot.px(name.begin)), plot.margin.top, 1, plot.innerHeight);
+}
+
+/** What the colours mean, and names of the layers beside the plot. */
+export function drawOffsetLegend(
+  pen: Pen, plot: Plot, reads: OffsetsHeader | null, by: 'token' | 'bytes', app: App,
+): void {
+  const { colours, info } = app;
+  if (!reads) return;
+  const right = plot.margin.left + plot.innerWidth;
+  if (by === 'token') {
+    drawLegend(pen, right, 12, {
+      title: 'token', table: colours.time, colour: colours.muted, low: '0', high: format.integer(Math.max(0, info.totals.tokens - 1)),
+    });
+  } else if (!reads.exact) {
+    drawLegend(pen, right, 12, {
+      title: 'bytes read per cell', table: colours.counts, colour: colours.muted, low: '0', high: format.bytes(reads.max),
+    });
+  }
+  // Names of layers beside the plot, where there is room.
+  let free = 0;
+  for (const range of layerRanges(info.tensors)) {
+    const y0 = Math.max(plot.margin.top, plot.py(range.begin));
+    const y1 = Math.min(plot.margin.top + plot.innerHeight, plot.py(range.end));
+    if (range.layer === null || y1 - y0 < 13 || y0 < free) continue;
+    pen.text(`L${range.layer}`, right + 6, y0 + 8, { colour: colours.muted });
+    free = y0 + 13;
+  }
+}
+
+/** Names of the lanes, as many as fit. */
+export function laneTicks(layers: readonly (number | null)[], pixels: number): Tick[] {
+  const every = Math.max(1, Math.ceil((13 * layers.length) / Math.max(1, pixels)));
+  return layers
+    .map((layer, i) => ({ at: i + 0.5, text: layer === null ? 'no layer' : String(layer), isName: true }))
+    .filter((tick, i) => i % every === 0 || tick.text === 'no layer');
+}
