@@ -1,0 +1,34 @@
+//! The environment variables by which the launcher speaks to the library.
+
+use std::{path::PathBuf, sync::OnceLock};
+
+/// The run's log folder, absolute. Not set: the library does nothing.
+pub const RUN: &str = "TENSORSCOPE_LOG";
+/// `1`: weights are kept in the order of the file.
+pub const NO_REPACK: &str = "TENSORSCOPE_NO_REPACK";
+/// `1`: the time spent recording is measured and reported.
+pub const TIMING: &str = "TENSORSCOPE_TIMING";
+
+pub struct Settings {
+    pub log_directory: PathBuf,
+    pub hides_extra_buffer_types: bool,
+    pub times_itself: bool,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// Reads the environment, once, before the program starts.
+pub fn read() -> Option<&'static Settings> {
+    let log_directory = PathBuf::from(std::env::var_os(RUN)?);
+    let is_on = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+    Some(SETTINGS.get_or_init(|| Settings {
+        log_directory,
+        hides_extra_buffer_types: is_on(NO_REPACK),
+        times_itself: is_on(TIMING),
+    }))
+}
+
+/// `None` in a process that is not to be recorded.
+pub fn get() -> Option<&'static Settings> {
+    SETTINGS.get()
+}
