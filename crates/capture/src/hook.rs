@@ -9,10 +9,7 @@
 //!
 //! An evaluation that cannot be recorded runs exactly as it would without us.
 
-use std::{
-    ffi::{c_int, c_void},
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::ffi::{c_int, c_void};
 
 use ggml::Graph;
 
@@ -89,108 +86,6 @@ pub unsafe fn compute(
     recorder.end(status == STATUS_ABORTED);
     recorder.add_self_time(timer);
     status
-}
-
-/// Where a `ggml_cplan` has its abort callback, and its data behind it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanLayout {
-    /// [`RawPlan`].
-    Today,
-    /// Until 2024-08-30 there was no `threadpool`.
-    WithoutThreadpool,
-}
-
-impl PlanLayout {
-    fn callback_offset(self) -> usize {
-        let today = std::mem::offset_of!(RawPlan, abort_callback);
-        match self {
-            PlanLayout::Today => today,
-            PlanLayout::WithoutThreadpool => std::mem::offset_of!(RawPlan, threadpool),
-        }
-    }
-}
-
-/// How [`compute_shielded`] went for the recorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shield {
-    Held,
-    /// Our own code panicked. The program noticed nothing, but this recorder must
-    /// not be used again.
-    Broken,
-}
-
-/// As [`compute`], inside a program that must not fail because of us: a panic of
-/// the recorder ends recording and nothing else. `view` is `graph` in our layout.
-///
-/// # Safety
-/// As [`compute`]; `plan` has `layout`, and `view` stays valid during the call.
-pub unsafe fn compute_shielded(
-    recorder: &mut Recorder,
-    view: Graph<'_>,
-    graph: *mut c_void,
-    plan: *mut RawPlan,
-    layout: PlanLayout,
-    real: ComputeFn,
-) -> (c_int, Shield) {
-    let timer = recorder.self_timer();
-    // SAFETY: `n_threads` lies in front of what moved.
-    let threads = unsafe { (&raw const (*plan).n_threads).read() };
-    // SAFETY: a live graph whose inputs are filled (caller).
-    let began = catch_unwind(AssertUnwindSafe(|| unsafe {
-        recorder.begin(view, threads)
-    }));
-    if !matches!(began, Ok(true)) {
-        recorder.add_self_time(timer);
-        recorder.is_broken |= began.is_err();
-        // SAFETY: the call that the program made.
-        return (unsafe { real(graph, plan) }, recorder.shield());
-    }
-    let slot = plan.wrapping_byte_add(layout.callback_offset());
-    let callback: *mut AbortCallback = slot.cast();
-    // SAFETY: the data follow the callback in every layout; the plan belongs to
-    // this call and nobody else reads it until `real`.
-    let data: *mut *mut c_void = unsafe { callback.add(1).cast() };
-    // SAFETY: as above.
-    let before = unsafe { (callback.read(), data.read()) };
-    recorder.chained = before;
-    // SAFETY: as above; the recorder outlives the call of `real`.
-    unsafe {
-        callback.write(Some(on_shielded_tick));
-        data.write(std::ptr::from_mut(recorder).cast());
-    }
-    recorder.add_self_time(timer);
-    // SAFETY: the call that the program made, with a callback that outlives it.
-    let status = unsafe { real(graph, plan) };
-    let timer = recorder.self_timer();
-    // SAFETY: the plan is ours again.
-    unsafe {
-        callback.write(before.0);
-        data.write(before.1);
-    }
-    if !recorder.is_broken {
-        let end = || recorder.end(status == STATUS_ABORTED);
-        let ended = catch_unwind(AssertUnwindSafe(end));
-        recorder.is_broken = ended.is_err();
-    }
-    recorder.add_self_time(timer);
-    (status, recorder.shield())
-}
-
-unsafe extern "C" fn on_shielded_tick(data: *mut c_void) -> bool {
-    // SAFETY: as in `on_tick`.
-    let recorder = unsafe { &mut *data.cast::<Recorder>() };
-    if !recorder.is_broken {
-        let timer = recorder.self_timer();
-        // SAFETY: as in `on_tick`.
-        let ticked = catch_unwind(AssertUnwindSafe(|| unsafe { recorder.tick() }));
-        recorder.is_broken = ticked.is_err();
-        recorder.add_self_time(timer);
-    }
-    // SAFETY: as in `on_tick`.
-    recorder
-        .chained
-        .0
-        .is_some_and(|callback| unsafe { callback(recorder.chained.1) })
 }
 
 unsafe extern "C" fn on_tick(data: *mut c_void) -> bool {

@@ -13,9 +13,9 @@ use trace::{
 
 use crate::{
     gather::{self, Packer, Source},
-    hook::{AbortCallback, Shield, StepObserver},
+    hook::{AbortCallback, StepObserver},
     intern::Interner,
-    plan::{Knowledge, Plan, Surroundings},
+    plan::{Knowledge, Plan},
 };
 
 /// Graphs whose plans are kept. llama.cpp keeps one; a server with several
@@ -48,8 +48,6 @@ pub struct Batch {
 pub struct Counts {
     pub evaluations: u64,
     pub steps: u64,
-    /// Token ids that the graphs were fed.
-    pub tokens: u64,
     /// Experts are counted per token that chose them; the log has the exact sets.
     pub accesses: u64,
     pub templates: u64,
@@ -85,12 +83,6 @@ pub struct Recorder {
     counts: Counts,
     timing: Option<Timing>,
     layout: Layout,
-    surroundings: Option<Surroundings>,
-    /// Whether two tokens of the batch follow each other; see [`Recorder::phase`].
-    has_consecutive_positions: bool,
-    /// Recording itself failed in the middle of an evaluation; nothing more is
-    /// recorded.
-    pub(crate) is_broken: bool,
 }
 
 /// Whether our view of ggml's structs holds for the library that computes.
@@ -149,39 +141,7 @@ impl Recorder {
             counts: Counts::default(),
             timing: None,
             layout: Layout::Unchecked,
-            surroundings: None,
-            has_consecutive_positions: false,
-            is_broken: false,
         }
-    }
-
-    /// For a program that we only watch: how its graphs are to be understood.
-    /// Phases, which nobody announces, are inferred from then on.
-    pub fn watch(&mut self, surroundings: Surroundings) {
-        self.surroundings = Some(surroundings);
-    }
-
-    /// The caller has checked the layout of the graphs it hands over itself, or
-    /// translated them.
-    pub fn trust_layout(&mut self) {
-        self.layout = Layout::Right;
-    }
-
-    /// Says which context the next evaluation belongs to.
-    pub fn set_context(&mut self, context: u64) {
-        self.batch.context = context;
-    }
-
-    pub(crate) fn shield(&self) -> Shield {
-        match self.is_broken {
-            false => Shield::Held,
-            true => Shield::Broken,
-        }
-    }
-
-    /// Counts an evaluation that was not recorded.
-    pub fn count_lost(&self) {
-        self.status.count_lost(0, 0);
     }
 
     /// Why nothing is recorded: the library's structs are not as we know them.
@@ -250,7 +210,7 @@ impl Recorder {
         let threads = u64::from(u16::try_from(threads).unwrap_or(0));
         self.appender.put(number);
         self.appender
-            .put(u64::from(plan.template) | (self.phase(plan) as u64) << 32 | threads << 48);
+            .put(u64::from(plan.template) | (self.batch.phase as u64) << 32 | threads << 48);
         self.appender.put(self.batch.context);
         // Read as late as possible: what we did so far is not the program's time.
         self.appender.put(now_nanos());
@@ -264,25 +224,6 @@ impl Recorder {
         self.next_capture = 0;
         self.extra_ticks = 0;
         true
-    }
-
-    /// What the program announced; for one that we only watch, a guess:
-    /// a prompt asks for fewer results than it has tokens, or its tokens follow
-    /// each other; tokens of several sequences side by side do neither.
-    fn phase(&self, plan: &Plan) -> Phase {
-        if self.surroundings.is_none() || self.batch.phase != Phase::Unknown {
-            return self.batch.phase;
-        }
-        let Some(tokens) = plan.tokens.map(|index| plan.begin[index].elements()) else {
-            return Phase::Unknown;
-        };
-        let is_prompt = plan.outputs.is_some_and(|outputs| outputs < tokens)
-            || tokens > 1 && self.has_consecutive_positions;
-        if is_prompt {
-            Phase::Prompt
-        } else {
-            Phase::Generate
-        }
     }
 
     /// Compares, on the first graph, what the library answers about a sample of
@@ -357,9 +298,6 @@ impl Recorder {
         let plan = &self.plans[self.current].plan;
         self.counts.evaluations += 1;
         self.counts.steps += self.step as u64;
-        self.counts.tokens += plan
-            .tokens
-            .map_or(0, |index| plan.begin[index].elements() as u64);
         self.counts.accesses += plan.accesses;
         self.counts.unknown_ops += plan.unknown_ops;
     }
@@ -416,12 +354,6 @@ impl Recorder {
                 self.counts.bad_indices += bad;
             }
             gather::encode(&self.scratch, &mut self.begin_words);
-            if plan.positions == Some(index) {
-                self.has_consecutive_positions = self
-                    .scratch
-                    .windows(2)
-                    .any(|w| w[1].wrapping_sub(w[0]) == 1);
-            }
             // Only a batch that is to be matched needs copies.
             if !self.batch.tokens.is_empty() {
                 if plan.tokens == Some(index) {
@@ -458,8 +390,7 @@ impl Recorder {
         if let Some(index) = self.plans.iter().position(|known| known.key == key) {
             return index;
         }
-        let surroundings = self.surroundings.as_ref();
-        let plan = Plan::build_in(surroundings, graph, &self.knowledge, &mut self.interner);
+        let plan = Plan::build(graph, &self.knowledge, &mut self.interner);
         self.counts.templates = self.counts.templates.max(u64::from(plan.template) + 1);
         let known = KnownPlan { key, plan };
         if self.plans.len() < PLANS_KEPT {

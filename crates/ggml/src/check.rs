@@ -9,15 +9,12 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use gguf::types::GgmlType;
 
-use crate::foreign::{Mirror, TensorLayout};
 use crate::graph::Graph;
 use crate::ops::OpName;
 use crate::tensor::{RawTensor, Tensor};
 
 /// `sizeof(struct ggml_object)`, the other part of `ggml_tensor_overhead`.
 const OBJECT_BYTES: usize = 32;
-/// Tensors of another layout whose translations are compared.
-const SAMPLES: usize = 128;
 /// ggml has about a hundred ops; the name of a larger number is not asked for,
 /// because ggml checks no bounds.
 const MAX_OP_NUMBER: u32 = 255;
@@ -130,64 +127,10 @@ pub unsafe fn self_check(api: &Api, samples: &[*const RawTensor]) -> Result<(), 
     for &sample in samples {
         // SAFETY: alive, made by this library, and of at least our size.
         if let Some(tensor) = unsafe { Tensor::from_ptr(sample) } {
-            let name = tensor.name().as_ptr();
-            check_tensor(api, tensor, tensor.as_ptr().cast(), name)?;
+            check_tensor(api, tensor)?;
         }
     }
     Ok(())
-}
-
-/// As [`self_check`] for a library of another layout: finds out which one, and
-/// compares its answers about the first tensors with their translations.
-///
-/// # Safety
-/// As [`self_check`]; `graph` was made by this library.
-pub unsafe fn identify(
-    api: &Api,
-    graph: *const c_void,
-    mirror: &mut Mirror,
-) -> Result<TensorLayout, LayoutError> {
-    // SAFETY: takes nothing.
-    let overhead_bytes = unsafe { (api.ggml_tensor_overhead)() };
-    let library = overhead_bytes.saturating_sub(OBJECT_BYTES);
-    // SAFETY: number and list of the nodes are where they are in every layout.
-    let first = unsafe { crate::foreign::first_node(graph) };
-    let Some(first) = first else {
-        return Ok(TensorLayout::Today);
-    };
-    // SAFETY: answers with the address of a field of a live tensor.
-    let name = unsafe { (api.ggml_get_name)(first) } as usize;
-    let layout = TensorLayout::ALL
-        .into_iter()
-        .find(|l| l.bytes() == library && name.wrapping_sub(first as usize) == l.name_offset());
-    let Some(layout) = layout else {
-        let ours = std::mem::size_of::<RawTensor>();
-        return Err(if library == ours {
-            LayoutError::Field {
-                version: api.version(),
-                field: "name",
-                tensor: "the first node".into(),
-                library: format!("byte {}", name.wrapping_sub(first as usize)),
-                ours: format!("byte {}", TensorLayout::Today.name_offset()),
-            }
-        } else {
-            LayoutError::TensorSize {
-                version: api.version(),
-                library,
-                ours,
-            }
-        });
-    };
-    if layout != TensorLayout::Today {
-        check_types(api)?;
-        // SAFETY: a live graph, whose layout the address of a name gave away.
-        unsafe { mirror.translate(graph, layout) };
-        for (original, tensor) in mirror.tensors().take(SAMPLES) {
-            let name = original as usize + layout.name_offset();
-            check_tensor(api, tensor, original, name as *const u8)?;
-        }
-    }
-    Ok(layout)
 }
 
 /// Compares the library's answers with our view of a graph.
@@ -253,13 +196,8 @@ fn check_types(api: &Api) -> Result<(), LayoutError> {
     Ok(())
 }
 
-/// `pointer` is the library's struct, of which `tensor` may be a translation.
-fn check_tensor(
-    api: &Api,
-    tensor: Tensor<'_>,
-    pointer: *const c_void,
-    name_address: *const u8,
-) -> Result<(), LayoutError> {
+fn check_tensor(api: &Api, tensor: Tensor<'_>) -> Result<(), LayoutError> {
+    let pointer = tensor.as_ptr().cast::<c_void>();
     let same = |field, library: String, ours: String| {
         if library == ours {
             return Ok(());
@@ -275,7 +213,7 @@ fn check_tensor(
 
     // SAFETY: a live tensor of this library, in this call and the next three.
     let name = unsafe { (api.ggml_get_name)(pointer) };
-    same("name", address(name), address(name_address))?;
+    same("name", address(name), address(tensor.name().as_ptr()))?;
     // SAFETY: as above.
     let data = unsafe { (api.ggml_get_data)(pointer) };
     same(
