@@ -20,7 +20,7 @@ pub enum ServerError {
     },
     /// Without a secret in the address every user of the machine could look in.
     #[error(
-        "/dev/urandom: cannot read: {}; the viewer needs it for the secret in its address",
+        "the system gave no random bytes: {}; the viewer needs some for the secret in its address",
         reason(cause)
     )]
     Random { cause: io::Error },

@@ -3,7 +3,7 @@
 //! Loopback is open to every user and every program of the machine, so the port
 //! alone protects nothing. The token is 128 random bits, made anew at each start.
 
-use std::{fmt, fs::File, hint::black_box, io::Read};
+use std::{fmt, hint::black_box};
 
 use crate::error::ServerError;
 
@@ -16,9 +16,9 @@ pub struct Token(String);
 impl Token {
     pub fn random() -> Result<Token, ServerError> {
         let mut bytes = [0u8; TOKEN_BYTES];
-        File::open("/dev/urandom")
-            .and_then(|mut source| source.read_exact(&mut bytes))
-            .map_err(|cause| ServerError::Random { cause })?;
+        getrandom::fill(&mut bytes).map_err(|cause| ServerError::Random {
+            cause: cause.into(),
+        })?;
         Ok(Token(bytes.iter().map(|b| format!("{b:02x}")).collect()))
     }
 
