@@ -59,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = Server::bind(options(args.port))?;
     let mut runs = Vec::new();
     for path in &args.runs {
-        runs.push(viewed(path, ceilings.clone())?);
+        runs.push(viewed(open_run(path)?, ceilings.clone())?);
     }
     signals::catch();
     println!("{}", server.address());
@@ -86,15 +86,14 @@ fn options(port: Option<u16>) -> Options {
     }
 }
 
-fn viewed(path: &Path, ceilings: Option<kernelio::Ceilings>) -> anyhow::Result<ViewedRun> {
-    let run = open_run(path)?;
+fn viewed(run: Run, ceilings: Option<kernelio::Ceilings>) -> anyhow::Result<ViewedRun> {
     let bar = progress::bar(run.log_bytes(), "reading", "bytes");
     let index = RunIndex::open(&run, &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     Ok(ViewedRun {
         index: index?,
         answers: Arc::new(OfRun {
-            path: path.to_owned(),
+            path: run.path().to_owned(),
             ceilings,
             session: Mutex::new(None),
         }),
@@ -117,7 +116,9 @@ impl Live {
         let (path, stop) = (run.to_owned(), shutdown.clone());
         let thread = std::thread::spawn(move || {
             let run = loop {
-                match viewed(&path, None) {
+                // That it still records is no news here.
+                let opened = Run::open(&path).map_err(Into::into);
+                match opened.and_then(|run| viewed(run, None)) {
                     Ok(run) => break run,
                     // The model is still being loaded.
                     Err(_) if !stop.is_asked() => std::thread::sleep(Duration::from_millis(100)),
