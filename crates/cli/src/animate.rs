@@ -23,7 +23,8 @@ pub struct AnimateProps {
 }
 
 /// Writes the playback in the format that the file's name asks for.
-pub fn write(run: &Run, path: &Path, props: &AnimateProps) -> anyhow::Result<()> {
+/// Says on stderr what the run lacks, and answers whether it lacks anything.
+pub fn write(run: &Run, path: &Path, props: &AnimateProps) -> anyhow::Result<bool> {
     let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
     let format = match extension.to_str().unwrap_or_default() {
         "gif" => Some(Format::Gif),
@@ -49,11 +50,15 @@ fn write_into(
     file: fs::File,
     format: Option<Format>,
     props: &AnimateProps,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<bool> {
     let bar = progress::bar(run.log_bytes(), "reading", "bytes");
     let index = RunIndex::open(run, &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();
     let index = index?;
+    let missing = index.info().missing;
+    for sentence in &missing {
+        eprintln!("tensorscope: {}: {sentence}", run.path().display());
+    }
     let options = Options {
         format: format.unwrap_or(Format::Gif),
         frames_per_second: props.frames_per_second,
@@ -62,12 +67,15 @@ fn write_into(
         ..Options::default()
     };
     if format.is_none() {
-        return mp4(&index, path, &options);
+        mp4(&index, path, &options)?;
+        return Ok(!missing.is_empty());
     }
     let mut out = BufWriter::new(file);
-    animation::write(&index, &options, &mut out)?;
+    animation::write(&index, &options, &mut out)
+        .map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     out.flush()
-        .with_context(|| format!("{}: cannot write", path.display()))
+        .with_context(|| format!("{}: cannot write", path.display()))?;
+    Ok(!missing.is_empty())
 }
 
 /// Pixels through ffmpeg, which knows more codecs than anyone should.

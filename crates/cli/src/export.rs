@@ -13,7 +13,7 @@ use render::{
 };
 use rundir::{Run, error::reason};
 
-use crate::ingest::ensure_tables;
+use crate::{ingest::ensure_tables, sql::says_what_tables_lack};
 
 /// Write a trace for other tools: CSV, JSON lines, Parquet, Perfetto, flame graphs, speedscope
 ///
@@ -222,11 +222,20 @@ fn parquet_into(args: &Args, run: &Run, out: &mut (dyn Write + Send)) -> anyhow:
             let path = store::table_path(run.path(), table);
             let mut file = File::open(&path)
                 .map_err(|e| anyhow::anyhow!("{}: cannot open: {}", path.display(), reason(&e)))?;
-            io::copy(&mut file, out)?;
+            io::copy(&mut file, out)
+                .map_err(|e| anyhow::anyhow!("{}: {}", path.display(), reason(&e)))?;
         }
     }
     out.flush()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code_of(says_what_tables_lack(run)?))
+}
+
+/// Lost data is an error, never a warning.
+fn code_of(is_missing: bool) -> ExitCode {
+    match is_missing {
+        true => ExitCode::from(1),
+        false => ExitCode::SUCCESS,
+    }
 }
 
 fn tracker_files(args: &Args, run: &Run) -> anyhow::Result<Stats> {
@@ -257,7 +266,7 @@ fn animate(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
     let Some(path) = &args.output else {
         bail!("--to animation needs a file: -o FILE.gif, FILE.png (APNG) or FILE.mp4");
     };
-    crate::animate::write(
+    let is_missing = crate::animate::write(
         run,
         path,
         &crate::animate::AnimateProps {
@@ -266,7 +275,7 @@ fn animate(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
             tokens: args.tokens,
         },
     )?;
-    Ok(ExitCode::SUCCESS)
+    Ok(code_of(is_missing))
 }
 
 fn token_range(text: &str) -> Result<(u64, u64), String> {

@@ -68,7 +68,24 @@ impl Target {
         })
     }
 
+    /// Half a report is none: what cannot be written whole is removed, and the same
+    /// command can be given again.
     pub fn write(mut self, run: &Run, results: &Results) -> anyhow::Result<()> {
+        let written = self.write_all(run, results);
+        if let (Err(_), Some(path)) = (&written, &self.path) {
+            let _ = match self.kind {
+                Kind::Html => fs::remove_file(path),
+                Kind::Svg | Kind::Png => fs::remove_dir_all(path),
+                Kind::Markdown => {
+                    let _ = fs::remove_dir_all(plots_folder(path));
+                    fs::remove_file(path)
+                }
+            };
+        }
+        written
+    }
+
+    fn write_all(&mut self, run: &Run, results: &Results) -> anyhow::Result<()> {
         let bar = progress::bar(run.log_bytes(), "reading", "bytes");
         let index = RunIndex::open(run, &mut |bytes| bar.set_position(bytes));
         bar.finish_and_clear();

@@ -103,7 +103,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Says so when rows are missing because the log was damaged or cut short.
-fn says_what_tables_lack(run: &Run) -> anyhow::Result<bool> {
+pub fn says_what_tables_lack(run: &Run) -> anyhow::Result<bool> {
     let session = Session::open(&[run.path()])?;
     let counts = query_rows(&session, "SELECT evals, corrupt_records FROM run", 1)?;
     let count = |at: usize| counts.rows.first().and_then(|row| row[at].as_u64());

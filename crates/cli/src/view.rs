@@ -61,6 +61,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     for path in &args.runs {
         runs.push(viewed(open_run(path)?, ceilings.clone())?);
     }
+    for run in &runs {
+        // The page says so too; whoever reads only the terminal must not miss it.
+        for sentence in run.index.info().missing {
+            eprintln!("tensorscope: {}: {sentence}", run.run.path().display());
+        }
+    }
     signals::catch();
     println!("{}", server.address());
     if !args.no_open {

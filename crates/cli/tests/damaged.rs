@@ -50,6 +50,8 @@ fn check(spoil: impl Fn(&Path), expected: &str) {
         &["sql", "run", "SELECT count(*) FROM accesses"],
         &["sql", "whole", "run", "SELECT count(*) FROM accesses"],
         &["report", "run", "--html", "-o", "page.html"],
+        &["export", "run", "--to", "parquet", "--table", "evals"],
+        &["export", "run", "--to", "animation", "-o", "run.gif"],
     ] {
         let output = tensorscope(folder.path(), args);
         let said = String::from_utf8_lossy(&output.stderr);
