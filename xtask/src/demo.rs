@@ -30,7 +30,7 @@ pub fn steps() -> Vec<Step> {
         ),
         Step::new(
             "build",
-            "tensorscope, llama.cpp and DataFusion (a quarter of an hour the first time, on two cores)",
+            "tensorscope, llama.cpp and DataFusion (tens of minutes the first time, on two cores)",
             "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package",
             |house| house.cargo(&["build"], &[]),
         ),

@@ -13,7 +13,7 @@ use render::{
 };
 use rundir::{Run, error::reason};
 
-use crate::{ingest::ensure_tables, sql::says_what_tables_lack};
+use crate::ingest::{ensure_tables, says_what_tables_lack};
 
 /// Write a trace for other tools: CSV, JSON lines, Parquet, Perfetto, flame graphs, speedscope
 ///

@@ -4,9 +4,14 @@ use std::{path::PathBuf, process::ExitCode};
 
 use indicatif::HumanBytes;
 use rundir::Run;
-use store::{IngestReport, TablesState, ingest, tables_state};
+use store::{IngestReport, Session, TablesState, ingest, query_rows, tables_state};
 
-use crate::{analyse, export::open_run, progress, text::grouped};
+use crate::{
+    analyse,
+    export::{open_run, says_what_is_missing},
+    progress,
+    text::grouped,
+};
 
 /// Turn a run's log into Parquet tables, under RUN/tables
 ///
@@ -42,6 +47,22 @@ pub fn ensure_tables(run: &Run) -> anyhow::Result<()> {
         with_progress(run)?;
     }
     Ok(())
+}
+
+/// Says so when rows are missing because the log was damaged or cut short.
+pub fn says_what_tables_lack(run: &Run) -> anyhow::Result<bool> {
+    let session = Session::open(&[run.path()])?;
+    let counts = query_rows(&session, "SELECT evals, corrupt_records FROM run", 1)?;
+    let count = |at: usize| counts.rows.first().and_then(|row| row[at].as_u64());
+    let damaged = count(1).unwrap_or(0);
+    if damaged > 0 {
+        eprintln!(
+            "tensorscope: {}: damaged records of the log have no rows: {damaged}; `tensorscope ingest` names them",
+            run.path().display()
+        );
+    }
+    let is_missing = says_what_is_missing(run, count(0).unwrap_or(0));
+    Ok(damaged > 0 || is_missing)
 }
 
 /// Tables and results, so that no later command has to wait for them.

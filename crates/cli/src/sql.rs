@@ -8,15 +8,13 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use rundir::Run;
 use store::{
-    Session, StoreError, output::MOST_TABLE_ROWS, query_rows, schema::TABLES, views::VIEWS,
-    write_query,
+    Session, StoreError, output::MOST_TABLE_ROWS, schema::TABLES, views::VIEWS, write_query,
 };
 
 use crate::{
-    export::{open_run, says_what_is_missing},
-    ingest::ensure_tables,
+    export::open_run,
+    ingest::{ensure_tables, says_what_tables_lack},
 };
 
 /// Ask a run, or several as one dataset, in SQL
@@ -100,22 +98,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         let _ = std::fs::remove_file(path);
     }
     answered.map(|()| code)
-}
-
-/// Says so when rows are missing because the log was damaged or cut short.
-pub fn says_what_tables_lack(run: &Run) -> anyhow::Result<bool> {
-    let session = Session::open(&[run.path()])?;
-    let counts = query_rows(&session, "SELECT evals, corrupt_records FROM run", 1)?;
-    let count = |at: usize| counts.rows.first().and_then(|row| row[at].as_u64());
-    let damaged = count(1).unwrap_or(0);
-    if damaged > 0 {
-        eprintln!(
-            "tensorscope: {}: damaged records of the log have no rows: {damaged}; `tensorscope ingest` names them",
-            run.path().display()
-        );
-    }
-    let is_missing = says_what_is_missing(run, count(0).unwrap_or(0));
-    Ok(damaged > 0 || is_missing)
 }
 
 fn answer(session: &Session, props: &Props, out: &mut (dyn Write + Send)) -> anyhow::Result<()> {
