@@ -59,7 +59,7 @@ fn facts_hold(house: &House) -> Outcome {
 }
 
 /// `npm ci`, unless the folder was filled from the same lock file before.
-fn install_packages(house: &House, folder: &str) -> Outcome {
+pub fn install_packages(house: &House, folder: &str) -> Outcome {
     let folder_path = house.root().join(folder);
     let lock = read(&folder_path.join("package-lock.json"))?;
     let stamp = folder_path.join("node_modules/.tensorscope-lock");

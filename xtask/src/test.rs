@@ -83,6 +83,12 @@ pub fn all() -> Vec<Step> {
             compare_caches,
         ),
         Step::new(
+            "attach",
+            "PyPI's llama-cpp-python and npm's node-llama-cpp, recorded without a change (compiles the former the first time)",
+            "the lines above name the program; tests/attach/check.py says how to run one alone",
+            record_other_programs,
+        ),
+        Step::new(
             "examples",
             "outputs in README.md and docs/guide.md are what the program prints",
             "if the new output is right, run `cargo xtask bless` and read the diff",
@@ -246,6 +252,22 @@ fn compare_caches(house: &House) -> Outcome {
     let mut check = python(house, "check_cache.py");
     check.arg(dump);
     house.run(check)
+}
+
+/// The newest release when this was written; older ones are documented in
+/// docs/attaching.md.
+const LLAMA_CPP_PYTHON: &str = "0.3.36";
+/// How long the server is under load, with us and without.
+const SERVER_SECONDS: &str = "60";
+
+fn record_other_programs(house: &House) -> Outcome {
+    browser::install_packages(house, "tests/attach")?;
+    let mut versions = house.command(venv_python(house));
+    versions.arg(house.root().join("tests/attach/versions.py"));
+    versions.arg("--tensorscope").arg(house.tensorscope());
+    versions.arg("--models").arg(house.root().join("models"));
+    versions.args(["--node", "--server", SERVER_SECONDS, LLAMA_CPP_PYTHON]);
+    house.run(versions)
 }
 
 /// A script of ours in the virtual environment.

@@ -23,7 +23,13 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("crates/agent/", "is preloaded into other programs"),
     ("crates/kernelio/", "makes system calls"),
     ("crates/feed/", "repoints weights under a running model"),
+    ("crates/audit/", "takes pages away and catches the faults"),
     ("crates/cli/src/signals.rs", "catches Ctrl-C"),
+    (
+        "crates/cli/src/attach/",
+        "starts programs with their signals as they were",
+    ),
+    ("crates/cli/src/doctor.rs", "tries system calls"),
     ("crates/cli/src/synth.rs", "asks for free disk space"),
     (
         "crates/analysis/examples/curves_rate.rs",

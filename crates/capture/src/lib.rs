@@ -5,6 +5,7 @@
 //! rest is the same.
 //!
 //! - [`hook`]: around one `ggml_graph_compute`: begin, a tick per node, end;
+//! - [`rounds`]: the ticks of backends that called back otherwise;
 //! - [`recorder`]: what begin, tick and end store;
 //! - [`plan`]: a graph as a template and as the pointers its captures are read from;
 //! - [`intern`], [`names`]: numbers for strings, tensors and templates;
@@ -19,7 +20,8 @@ pub mod intern;
 pub mod names;
 pub mod plan;
 pub mod recorder;
+pub mod rounds;
 
 pub use hook::{RawPlan, compute};
 pub use names::Places;
-pub use recorder::{Batch, BatchToken, Recorder};
+pub use recorder::{ANY_POSITION, Batch, BatchToken, Recorder};

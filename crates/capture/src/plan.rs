@@ -9,14 +9,15 @@ use std::{
 };
 
 use ggml::{
-    Fusion, Graph, Known, NodeAccess, OpNumbers, Slot, StepNodes, Tensor, check::Api, step_accesses,
+    Fusion, Graph, Known, NodeAccess, Op, OpNumbers, Slot, StepNodes, Tensor, TickRules,
+    check::Api, step_accesses,
 };
 use gguf::types::GgmlType;
 use trace::{
     region::{IndexOrder, Indexed, Region},
     template::{
-        AccessDef, CaptureDef, CaptureKind, CaptureTime, Direction, Operand, Step, Template,
-        TensorDef, TensorKind,
+        AccessDef, CaptureDef, CaptureKind, CaptureTime, Direction, FilePlace, Operand, Step,
+        Template, TensorDef, TensorKind,
     },
 };
 
@@ -38,6 +39,8 @@ pub struct Plan {
     /// Position of the token ids and of the positions in `begin`.
     pub tokens: Option<usize>,
     pub positions: Option<usize>,
+    /// Rows of the result that the program asked for; `None` when it is not said.
+    pub outputs: Option<usize>,
     /// Arrays to read at ticks, by step.
     pub at_steps: Vec<(u32, Source)>,
     /// For each step, whether `at_steps` has something for it: one byte a step is
@@ -57,6 +60,16 @@ pub struct Knowledge {
     pub fusion: Fusion,
 }
 
+/// What a program that we only watch does differently: its backend may tick by
+/// other rules, and it may have loaded several models.
+pub struct Surroundings {
+    pub rules: TickRules,
+    pub place_of: PlaceOf,
+}
+
+/// Where a root tensor lies in the files that the program loaded.
+pub type PlaceOf = Box<dyn Fn(Tensor<'_>) -> Option<FilePlace> + Send>;
+
 /// `GGML_BACKEND_BUFFER_USAGE_WEIGHTS`.
 const USAGE_WEIGHTS: u32 = 1;
 /// `GGML_TENSOR_FLAG_INPUT`.
@@ -64,9 +77,21 @@ const FLAG_INPUT: i32 = 1;
 
 impl Plan {
     pub fn build(graph: Graph<'_>, knowledge: &Knowledge, interner: &mut Interner) -> Plan {
+        Plan::build_in(None, graph, knowledge, interner)
+    }
+
+    /// As [`Plan::build`], for a graph of a program that we watch.
+    pub fn build_in(
+        surroundings: Option<&Surroundings>,
+        graph: Graph<'_>,
+        knowledge: &Knowledge,
+        interner: &mut Interner,
+    ) -> Plan {
         let nodes: Vec<Tensor> = graph.nodes().collect();
+        let rules = surroundings.map_or(TickRules::today(knowledge.fusion), |s| s.rules);
         let mut builder = Builder {
             knowledge,
+            place_of: surroundings.map(|s| &s.place_of),
             interner,
             buffer_types: HashMap::new(),
             roots: HashMap::new(),
@@ -74,12 +99,8 @@ impl Plan {
             capture_of: HashMap::new(),
         };
         let op_of = |node| knowledge.ops.op_of(node);
-        let stepped = ggml::executed_steps(
-            &nodes,
-            op_of,
-            |tensor| graph.use_count(tensor),
-            knowledge.fusion,
-        );
+        let stepped =
+            ggml::executed_steps_under(rules, &nodes, op_of, |tensor| graph.use_count(tensor));
         let mut layer = None;
         let mut found: Vec<NodeAccess> = Vec::new();
         let mut steps = Vec::with_capacity(stepped.len());
@@ -114,6 +135,7 @@ impl Plan {
 
 struct Builder<'a, 'g> {
     knowledge: &'a Knowledge,
+    place_of: Option<&'a PlaceOf>,
     interner: &'a mut Interner,
     buffer_types: HashMap<*mut c_void, (u32, u32)>,
     roots: HashMap<Tensor<'g>, u32>,
@@ -161,8 +183,11 @@ impl<'g> Builder<'_, 'g> {
     /// Arrays that no region refers to but that readers want: positions, and the
     /// router's weights.
     fn capture_special(&mut self, step: u32, node: Tensor<'g>, layer: Option<u32>) {
-        for (_, source) in node.srcs() {
-            if source.name() == b"inp_pos" && is_leaf(source) {
+        let is_rope = self.knowledge.ops.op_of(node) == Op::ROPE;
+        for (slot, source) in node.srcs() {
+            let is_positions = source.name() == b"inp_pos"
+                || is_rope && slot == 1 && layer_hint(source.name()) == LayerHint::Unnamed;
+            if is_positions && is_leaf(source) {
                 self.capture(step, source, CaptureKind::Positions, u64::MAX, None);
             }
         }
@@ -189,7 +214,7 @@ impl<'g> Builder<'_, 'g> {
             Region::Indexed(indexed) => {
                 let kind = match indexed.order {
                     IndexOrder::DistinctAscending => CaptureKind::ExpertIds,
-                    IndexOrder::EachInOrder => CaptureKind::Index,
+                    IndexOrder::EachInOrder => kind_of_index(access, indexed.capture),
                 };
                 let capture = self.capture(step, indexed.capture, kind, indexed.bound, layer)?;
                 Region::Indexed(Indexed {
@@ -242,7 +267,7 @@ impl<'g> Builder<'_, 'g> {
             GgmlType::F32 => Element::F32,
             _ => return None,
         };
-        let kind = match tensor.name() {
+        let kind = match tensor.root().name() {
             b"inp_tokens" => CaptureKind::Tokens,
             b"inp_pos" => CaptureKind::Positions,
             b"out_ids" | b"inp_out_ids" => CaptureKind::OutputRows,
@@ -293,7 +318,10 @@ impl<'g> Builder<'_, 'g> {
         }
         let (buffer_type, usage) = self.buffer_type(root.buffer());
         let name = root.name();
-        let place = self.knowledge.places.get(name).copied();
+        let place = match self.place_of {
+            Some(place_of) => place_of(root),
+            None => self.knowledge.places.get(name).copied(),
+        };
         let kind = if name.starts_with(b"cache_") {
             TensorKind::KvCache
         } else if usage == USAGE_WEIGHTS || place.is_some() {
@@ -394,12 +422,33 @@ impl<'g> Builder<'_, 'g> {
             positions: begin
                 .iter()
                 .position(|(kind, _)| *kind == CaptureKind::Positions),
+            outputs: begin
+                .iter()
+                .find(|(kind, _)| *kind == CaptureKind::OutputRows)
+                .map(|(_, source)| source.elements()),
             begin: begin.into_iter().map(|(_, source)| source).collect(),
             at_steps,
             has_capture,
             accesses,
             unknown_ops,
         }
+    }
+}
+
+/// What an index array is for. llama.cpp named its inputs until 2025-03 and does
+/// again since; those in between are told by what they index.
+fn kind_of_index(access: &NodeAccess<'_>, index: Tensor<'_>) -> CaptureKind {
+    let is_read = access.direction == ggml::Direction::Read;
+    if !is_read || !is_leaf(index) || layer_hint(index.name()) != LayerHint::Unnamed {
+        return CaptureKind::Index;
+    }
+    let data = access.tensor.root();
+    match data.name() {
+        b"token_embd.weight" => CaptureKind::Tokens,
+        b"position_embd.weight" => CaptureKind::Positions,
+        // Rows of what was computed, not of a weight or a cache.
+        _ if !is_leaf(data) => CaptureKind::OutputRows,
+        _ => CaptureKind::Index,
     }
 }
 

@@ -13,9 +13,9 @@ use trace::{
 
 use crate::{
     gather::{self, Packer, Source},
-    hook::{AbortCallback, StepObserver},
+    hook::{AbortCallback, Shield, StepObserver},
     intern::Interner,
-    plan::{Knowledge, Plan},
+    plan::{Knowledge, Plan, Surroundings},
 };
 
 /// Graphs whose plans are kept. llama.cpp keeps one; a server with several
@@ -24,6 +24,9 @@ const PLANS_KEPT: usize = 16;
 
 /// Nodes whose structs (and sources) are compared with the library's answers.
 const LAYOUT_SAMPLES: usize = 64;
+
+/// The position of a token whose program leaves it to llama.cpp.
+pub const ANY_POSITION: i32 = i32::MIN;
 
 /// A token that is about to be evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub struct Batch {
 pub struct Counts {
     pub evaluations: u64,
     pub steps: u64,
+    /// Token ids that the graphs were fed.
+    pub tokens: u64,
     /// Experts are counted per token that chose them; the log has the exact sets.
     pub accesses: u64,
     pub templates: u64,
@@ -83,6 +88,15 @@ pub struct Recorder {
     counts: Counts,
     timing: Option<Timing>,
     layout: Layout,
+    surroundings: Option<Surroundings>,
+    /// Of the evaluation that begins; kept for their memory.
+    tokens: Vec<i64>,
+    positions: Vec<i64>,
+    /// Whether two tokens of the batch follow each other; see [`Recorder::phase`].
+    has_consecutive_positions: bool,
+    /// Recording itself failed in the middle of an evaluation; nothing more is
+    /// recorded.
+    pub(crate) is_broken: bool,
 }
 
 /// Whether our view of ggml's structs holds for the library that computes.
@@ -141,7 +155,60 @@ impl Recorder {
             counts: Counts::default(),
             timing: None,
             layout: Layout::Unchecked,
+            surroundings: None,
+            tokens: Vec::new(),
+            positions: Vec::new(),
+            has_consecutive_positions: false,
+            is_broken: false,
         }
+    }
+
+    /// For a program that we only watch: how its graphs are to be understood.
+    /// Phases, which nobody announces, are inferred from then on.
+    pub fn watch(&mut self, surroundings: Surroundings) {
+        self.surroundings = Some(surroundings);
+    }
+
+    /// The caller has checked the layout of the graphs it hands over itself, or
+    /// translated them.
+    pub fn trust_layout(&mut self) {
+        self.layout = Layout::Right;
+    }
+
+    /// Says which context the next evaluation belongs to.
+    pub fn set_context(&mut self, context: u64) {
+        self.batch.context = context;
+    }
+
+    /// Says which tokens the next evaluations take; forgets those before.
+    pub fn set_tokens(&mut self, tokens: impl Iterator<Item = BatchToken>) {
+        self.batch.tokens.clear();
+        self.batch.tokens.extend(tokens);
+    }
+
+    pub(crate) fn shield(&self) -> Shield {
+        match self.is_broken {
+            false => Shield::Held,
+            true => Shield::Broken,
+        }
+    }
+
+    /// Evaluations so far, the lost ones included: the number of the next one.
+    pub fn next_evaluation(&self) -> u64 {
+        self.evaluations
+    }
+
+    pub(crate) fn steps_done(&self) -> usize {
+        self.step
+    }
+
+    pub(crate) fn steps_left(&self) -> usize {
+        self.steps - self.step
+    }
+
+    /// Counts an evaluation that was not recorded.
+    pub fn count_lost(&self) {
+        self.status.count_lost(0, 0);
     }
 
     /// Why nothing is recorded: the library's structs are not as we know them.
@@ -210,7 +277,7 @@ impl Recorder {
         let threads = u64::from(u16::try_from(threads).unwrap_or(0));
         self.appender.put(number);
         self.appender
-            .put(u64::from(plan.template) | (self.batch.phase as u64) << 32 | threads << 48);
+            .put(u64::from(plan.template) | (self.phase(plan) as u64) << 32 | threads << 48);
         self.appender.put(self.batch.context);
         // Read as late as possible: what we did so far is not the program's time.
         self.appender.put(now_nanos());
@@ -224,6 +291,25 @@ impl Recorder {
         self.next_capture = 0;
         self.extra_ticks = 0;
         true
+    }
+
+    /// What the program announced; for one that we only watch, a guess:
+    /// a prompt asks for fewer results than it has tokens, or its tokens follow
+    /// each other; tokens of several sequences side by side do neither.
+    fn phase(&self, plan: &Plan) -> Phase {
+        if self.surroundings.is_none() || self.batch.phase != Phase::Unknown {
+            return self.batch.phase;
+        }
+        let Some(tokens) = plan.tokens.map(|index| plan.begin[index].elements()) else {
+            return Phase::Unknown;
+        };
+        let is_prompt = plan.outputs.is_some_and(|outputs| outputs < tokens)
+            || tokens > 1 && self.has_consecutive_positions;
+        if is_prompt {
+            Phase::Prompt
+        } else {
+            Phase::Generate
+        }
     }
 
     /// Compares, on the first graph, what the library answers about a sample of
@@ -298,6 +384,9 @@ impl Recorder {
         let plan = &self.plans[self.current].plan;
         self.counts.evaluations += 1;
         self.counts.steps += self.step as u64;
+        self.counts.tokens += plan
+            .tokens
+            .map_or(0, |index| plan.begin[index].elements() as u64);
         self.counts.accesses += plan.accesses;
         self.counts.unknown_ops += plan.unknown_ops;
     }
@@ -336,8 +425,9 @@ impl Recorder {
         self.begin_words.clear();
         self.flags = 0;
         let plan = &self.plans[self.current].plan;
-        let mut tokens = Vec::new();
-        let mut positions = Vec::new();
+        let (tokens, positions) = (&mut self.tokens, &mut self.positions);
+        tokens.clear();
+        positions.clear();
         for (index, source) in plan.begin.iter().enumerate() {
             self.scratch.clear();
             let mut bad = 0;
@@ -354,6 +444,12 @@ impl Recorder {
                 self.counts.bad_indices += bad;
             }
             gather::encode(&self.scratch, &mut self.begin_words);
+            if plan.positions == Some(index) {
+                self.has_consecutive_positions = self
+                    .scratch
+                    .windows(2)
+                    .any(|w| w[1].wrapping_sub(w[0]) == 1);
+            }
             // Only a batch that is to be matched needs copies.
             if !self.batch.tokens.is_empty() {
                 if plan.tokens == Some(index) {
@@ -368,8 +464,8 @@ impl Recorder {
             // Evaluations take the batch's tokens in order; a batch that llama.cpp
             // regrouped by sequence is searched.
             let found = self.batch.tokens.iter().position(|t| {
-                i64::from(t.token) == token
-                    && positions.get(i).is_none_or(|&p| p == i64::from(t.position))
+                let is_here = |&p: &i64| p == i64::from(t.position) || t.position == ANY_POSITION;
+                i64::from(t.token) == token && positions.get(i).is_none_or(is_here)
             });
             let Some(found) = found.and_then(|at| self.batch.tokens.remove(at)) else {
                 break;
@@ -390,7 +486,8 @@ impl Recorder {
         if let Some(index) = self.plans.iter().position(|known| known.key == key) {
             return index;
         }
-        let plan = Plan::build(graph, &self.knowledge, &mut self.interner);
+        let surroundings = self.surroundings.as_ref();
+        let plan = Plan::build_in(surroundings, graph, &self.knowledge, &mut self.interner);
         self.counts.templates = self.counts.templates.max(u64::from(plan.template) + 1);
         let known = KnownPlan { key, plan };
         if self.plans.len() < PLANS_KEPT {

@@ -1,17 +1,24 @@
 //! `tensorscope audit`: proves the record against the MMU.
 
-use std::process::ExitCode;
+use std::{ffi::OsString, path::Path, process::ExitCode};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use audit::{Files, Findings, Tally, compare, touched};
 use comfy_table::{Table, presets};
 use engine::{
-    audit::{Findings, Grain, compare, touch},
+    audit::{Grain, touch},
     model::Repack,
 };
 use indicatif::ProgressBar;
+use rundir::Run;
 use serde_json::json;
+use trace::read::streams;
 
-use crate::{engine_args::EngineArgs, progress};
+use crate::{
+    attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
+    engine_args::EngineArgs,
+    progress,
+};
 
 /// Prove the record complete: hold it against the pages that the MMU saw touched
 ///
@@ -19,19 +26,23 @@ use crate::{engine_args::EngineArgs, progress};
 /// --per-node before each node); a fault handler marks each page on its first touch.
 /// The trace of the same run is then read back and compared, page by page.
 ///
+/// With a program behind `--` the llama.cpp in that program is audited (as `record --
+/// PROGRAM` records it); weights stay mapped (as with --no-repack).
+///
 /// Exit code 0 when recall is 100 % and precision at least 99.9 %, 1 otherwise.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   tensorscope audit -m model.gguf -p 'Once upon a time' -n 8
   tensorscope audit -m moe.gguf -p 'To be' -n 4 --per-node      # node by node, one thread
-  tensorscope audit -m model.gguf -f prompt.txt -n 2 --flash-attn off --json")]
+  tensorscope audit -m model.gguf -f prompt.txt -n 2 --flash-attn off --json
+  tensorscope audit -- python3 chat.py")]
 pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
 
     /// Compare node by node instead of evaluation by evaluation (uses one thread)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "program")]
     per_node: bool,
 
     /// Print every discrepancy, not only the first 20
@@ -41,35 +52,21 @@ pub struct Args {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
+
+    /// Program to run and audit, with its arguments; its standard output goes to ours
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["model", "prompt", "file"])]
+    program: Vec<OsString>,
 }
 
 const PRECISION_BAR: f64 = 0.999;
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let texts = args.engine.texts()?;
-    let mut prepared = args.engine.prepare(texts, Repack::Off)?;
-    let grain = if args.per_node {
-        Grain::Node
-    } else {
-        Grain::Evaluation
-    };
-    if args.per_node {
-        prepared.context.threads = 1;
-    }
     let scratch = tempfile::tempdir().context("cannot make a temporary directory for the log")?;
-    let bar = progress::bar(prepared.generate.tokens as u64, "auditing", "tokens");
-    let touched = touch(
-        &prepared.model,
-        prepared.context,
-        &prepared.generate,
-        grain,
-        scratch.path(),
-        &mut |tokens| bar.set_position(tokens as u64),
-    )?;
-    bar.finish_and_clear();
-    let spinner = ProgressBar::new_spinner().with_message("comparing");
-    let findings = compare(&prepared.model.gguf, scratch.path(), &touched)?;
-    spinner.finish_and_clear();
+    let findings = if args.program.is_empty() {
+        of_engine(&args, scratch.path())?
+    } else {
+        of_program(&args, scratch.path())?
+    };
     let passed = findings.total.recall() == 1.0
         && findings.total.precision() >= PRECISION_BAR
         && findings.flawed_evaluations == 0
@@ -88,6 +85,61 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::from(1)
     })
+}
+
+fn of_engine(args: &Args, log_directory: &Path) -> anyhow::Result<Findings> {
+    let texts = args.engine.texts()?;
+    let mut prepared = args.engine.prepare(texts, Repack::Off)?;
+    let grain = if args.per_node {
+        Grain::Node
+    } else {
+        Grain::Evaluation
+    };
+    if args.per_node {
+        prepared.context.threads = 1;
+    }
+    let bar = progress::bar(prepared.generate.tokens as u64, "auditing", "tokens");
+    let touched = touch(
+        &prepared.model,
+        prepared.context,
+        &prepared.generate,
+        grain,
+        log_directory,
+        &mut |tokens| bar.set_position(tokens as u64),
+    )?;
+    bar.finish_and_clear();
+    let spinner = ProgressBar::new_spinner().with_message("comparing");
+    let files = Files::of_model(&prepared.model.gguf);
+    let findings = compare(&files, log_directory, 0, &touched)?;
+    spinner.finish_and_clear();
+    Ok(findings)
+}
+
+fn of_program(args: &Args, scratch: &Path) -> anyhow::Result<Findings> {
+    let output = scratch.join("run");
+    attach::run(&AttachProps {
+        program: args.program.clone(),
+        output: Some(output.clone()),
+        duration: None,
+        max_log_bytes: None,
+        max_tokens: args.engine.tokens.map(u64::from),
+        repacking: Repacking::Prevented,
+        purpose: Purpose::Audit,
+        tables: Tables::Later,
+        verbosity: Verbosity::Quiet,
+    })?;
+    if !output.exists() {
+        bail!("there is nothing to audit");
+    }
+    let log_directory = Run::open(&output)?.log_directory();
+    let files = Files::open(&attach::model_files(&log_directory))?;
+    let mut findings = Findings::default();
+    for stream in streams(&log_directory)? {
+        let touched = touched::read(&log_directory, stream, &files.first)
+            .with_context(|| format!("the pages that stream {stream} touched"))?;
+        findings.add(compare(&files, &log_directory, stream, &touched)?);
+    }
+    Ok(findings)
 }
 
 fn print(findings: &Findings, all: bool) {
@@ -175,7 +227,7 @@ fn verdict(findings: &Findings, passed: bool) -> String {
 }
 
 fn as_json(findings: &Findings, passed: bool) -> serde_json::Value {
-    let tallies = |rows: &std::collections::BTreeMap<String, engine::audit::compare::Tally>| {
+    let tallies = |rows: &std::collections::BTreeMap<String, Tally>| {
         rows.iter()
             .map(|(name, t)| {
                 json!({"name": name, "claimed_pages": t.claimed, "touched_pages": t.touched,

@@ -1,6 +1,12 @@
 //! `tensorscope bench`: measurements that compare things within one run.
 
-use std::{path::PathBuf, process::ExitCode};
+mod program;
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context as _, anyhow};
 use comfy_table::{Table, presets};
@@ -63,15 +69,19 @@ struct CeilingsArgs {
 /// rotating order. A slow-down is the median over rounds of a mode's time over that
 /// without hooks in the same round, with its 95 % confidence interval; the direct cost is
 /// the time spent inside our callbacks over the token's time.
+///
+/// With a program behind `--`: evaluations of the llama.cpp in that program take turns,
+/// passed on, passed on again, recorded.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   tensorscope bench overhead -m model.gguf
+  tensorscope bench overhead -- python3 chat.py
   tensorscope bench overhead -m model.gguf -t 8 -n 400 --json")]
 struct OverheadArgs {
     /// Model file
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "program")]
+    model: Option<PathBuf>,
 
     /// Tokens measured per mode
     #[arg(short = 'n', long = "tokens", value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
@@ -92,10 +102,23 @@ struct OverheadArgs {
     /// Print as JSON
     #[arg(long)]
     json: bool,
+
+    /// Program to run and measure, with its arguments
+    #[arg(last = true, value_name = "PROGRAM",
+          conflicts_with_all = ["model", "tokens", "prompt_tokens", "threads", "log_dir"])]
+    program: Vec<OsString>,
+}
+
+impl OverheadArgs {
+    /// Checked by clap, unless a program is given that brings its own.
+    fn model(&self) -> &Path {
+        self.model.as_deref().unwrap_or(Path::new(""))
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
+        What::Overhead(args) if !args.program.is_empty() => program::overhead(&args),
         What::Overhead(args) => overhead(&args),
         What::Ceilings(args) => ceilings(&args),
     }
@@ -157,7 +180,7 @@ fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
-    let model = Model::load(&args.model, Repack::Off)?;
+    let model = Model::load(args.model(), Repack::Off)?;
     let (tokens, prompt_tokens) = (args.tokens as usize, args.prompt_tokens as usize);
     let defaults = ContextProps::default();
     let props = ContextProps {
@@ -207,7 +230,7 @@ fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
 fn print(args: &OverheadArgs, props: &ContextProps, result: &Overhead) {
     println!(
         "{}: {} tokens per mode, {} threads, {:.0} nodes per token, {:.1} KB of log per token",
-        args.model.display(),
+        args.model().display(),
         result.rounds,
         props.threads,
         result.steps_per_token,
@@ -268,7 +291,7 @@ fn as_json(args: &OverheadArgs, props: &ContextProps, result: &Overhead) -> Valu
         modes.insert(mode.mode.name().into(), object);
     }
     json!({
-        "model": args.model.to_string_lossy(),
+        "model": args.model().to_string_lossy(),
         "threads": props.threads,
         "tokens_per_mode": result.rounds,
         "nodes_per_token": result.steps_per_token,

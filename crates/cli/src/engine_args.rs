@@ -17,14 +17,16 @@ use rundir::error::reason;
 
 /// `GGML_MAX_N_THREADS`; many more, and the system refuses to make them.
 pub const MOST_THREADS: i64 = 512;
+/// Tokens generated per sequence, when nobody says.
+const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
 const MOST_SEQUENCES: i64 = 256;
 
 #[derive(clap::Args)]
 pub struct EngineArgs {
     /// Model file; of a split set, any of its files
-    #[arg(short, long, value_name = "FILE")]
-    pub model: PathBuf,
+    #[arg(short, long, value_name = "FILE", required_unless_present = "program")]
+    model: Option<PathBuf>,
 
     /// Prompt; give it several times for several sequences
     #[arg(short, long, value_name = "TEXT")]
@@ -34,15 +36,10 @@ pub struct EngineArgs {
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     pub file: Option<PathBuf>,
 
-    /// Tokens to generate per sequence
-    #[arg(
-        short = 'n',
-        long = "tokens",
-        alias = "n-predict",
-        value_name = "N",
-        default_value_t = 32
-    )]
-    pub tokens: u32,
+    /// Tokens to generate per sequence [default: 32]; of a PROGRAM: to record, prompts
+    /// included [default: all]
+    #[arg(short = 'n', long = "tokens", alias = "n-predict", value_name = "N")]
+    pub tokens: Option<u32>,
 
     /// Threads [default: all cores]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
@@ -117,6 +114,11 @@ pub struct Prepared {
 }
 
 impl EngineArgs {
+    /// Checked by clap, unless a program is given that brings its own.
+    pub fn model(&self) -> &Path {
+        self.model.as_deref().unwrap_or(Path::new(""))
+    }
+
     /// The prompts' texts, one per sequence.
     pub fn texts(&self) -> anyhow::Result<Vec<String>> {
         let texts = match &self.file {
@@ -139,12 +141,12 @@ impl EngineArgs {
 
     /// Loads the model and checks the prompts against the context.
     pub fn prepare(&self, texts: Vec<String>, repack: Repack) -> anyhow::Result<Prepared> {
-        let model = Model::load(&self.model, repack)?;
+        let model = Model::load(self.model(), repack)?;
         let prompts = texts
             .iter()
             .map(|text| model.tokenize(text))
             .collect::<Result<Vec<_>, _>>()?;
-        let tokens = self.tokens as usize;
+        let tokens = self.tokens.unwrap_or(DEFAULT_TOKENS) as usize;
         let needed: usize = prompts.iter().map(|p| p.len() + tokens).sum();
         // Without a wish: what is needed, but not more than the model was made for.
         let trained = model.trained_context() * prompts.len();

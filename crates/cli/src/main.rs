@@ -9,9 +9,11 @@ use clap::{Parser, Subcommand};
 
 mod analyse;
 mod animate;
+mod attach;
 mod audit;
 mod bench;
 mod compare;
+mod doctor;
 mod engine_args;
 mod export;
 mod ingest;
@@ -47,6 +49,7 @@ enum Command {
     Ingest(ingest::Args),
     Audit(audit::Args),
     Bench(bench::Args),
+    Doctor(doctor::Args),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Ingest(args) => ingest::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(args),
     };
     match result {
         Ok(code) => code,

@@ -1,8 +1,16 @@
-//! `tensorscope record`: generate with the built-in engine, every access recorded.
+//! `tensorscope record`: generate with the built-in engine, every access recorded;
+//! with a program behind `--` see [`crate::attach`].
 
 mod screen;
 
-use std::{io, ops::ControlFlow, path::PathBuf, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io,
+    ops::ControlFlow,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::anyhow;
 use capture::BatchToken;
@@ -27,7 +35,12 @@ use trace::{
 
 use self::screen::{Bar, Screen};
 use crate::{
-    engine_args::EngineArgs, ingest::prepare, progress, signals, text::grouped, view::Live,
+    attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
+    engine_args::EngineArgs,
+    ingest::prepare,
+    progress, signals,
+    text::grouped,
+    view::Live,
 };
 
 /// Record every tensor access of an inference
@@ -36,19 +49,28 @@ use crate::{
 /// executed node and each byte range that it touches. The text goes to standard output,
 /// the trace into a run directory, the argument of every later command.
 ///
+/// With a program behind `--` that program is run and whatever llama.cpp computes in it,
+/// and in the programs that it starts, is recorded: llama-server, llama-cli, Python, Node.
+/// Nothing has to be rebuilt; its llama.cpp must be a shared library (2024 or later). Its
+/// input, output, signals and exit code are its own.
+///
 /// Ctrl-C (or SIGTERM) ends the run after the evaluation that is going on; the trace is
 /// complete up to there. A second Ctrl-C kills, which loses at most that evaluation. A full
 /// disk or a removed directory ends the recording, not the generation.
 ///
 /// Exit code 0 when all is recorded, 1 when the trace lacks something, 2 for bad input,
-/// 128 + the signal's number when interrupted (130 for Ctrl-C, 143 for SIGTERM).
+/// 128 + the signal's number when interrupted (130 for Ctrl-C, 143 for SIGTERM). With a
+/// program: the program's, or 2 when it cannot be recorded.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   tensorscope record -m model.gguf -p 'Once upon a time' -n 64
   tensorscope record -m model.gguf -f prompt.txt -n 200 -t 8 -o my-run
   tensorscope record -m moe.gguf -p 'To be' -p 'Now is' -n 32      # two sequences
-  echo 'Hello' | tensorscope record -m model.gguf -f - --temp 0.8 --seed 7")]
+  echo 'Hello' | tensorscope record -m model.gguf -f - --temp 0.8 --seed 7
+  tensorscope record -- llama-server -m model.gguf --port 8080    # until Ctrl-C
+  tensorscope record -o my-run --tokens 500 -- python3 chat.py
+  tensorscope record --duration 60s --no-repack -- node app.mjs")]
 pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
@@ -59,15 +81,29 @@ pub struct Args {
 
     /// Let llama.cpp copy weights into its own order (faster for some types; what is read
     /// then no longer lies in the file, and the trace says so)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "program")]
     repack: bool,
+
+    /// Keep weights in the file's order in a PROGRAM that would copy them into its own, so
+    /// that what is read lies in the file (the built-in engine does so without being asked)
+    #[arg(long, conflicts_with = "repack")]
+    no_repack: bool,
+
+    /// Record no longer than this from the first evaluation on: 90s, 5m, 1h. A PROGRAM
+    /// runs on without being recorded; the built-in engine ends
+    #[arg(long, value_name = "TIME", value_parser = crate::text::duration)]
+    duration: Option<Duration>,
+
+    /// Record no more than this much log: 500M, 2G; then as with --duration
+    #[arg(long, value_name = "SIZE", value_parser = crate::text::size)]
+    max_size: Option<u64>,
 
     /// Keep the raw log only: `sql`, `report` and `view` prepare what they need later
     #[arg(long)]
     no_tables: bool,
 
     /// Show the run in the browser while it grows (as `view` does); stays until Ctrl-C
-    #[arg(long)]
+    #[arg(long, conflicts_with = "program")]
     live: bool,
 
     /// Port of --live on 127.0.0.1 [default: a free one]
@@ -77,9 +113,16 @@ pub struct Args {
     /// Print no progress and no closing line
     #[arg(short, long)]
     quiet: bool,
+
+    /// Program to run and record, with its arguments
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["model", "prompt", "file"])]
+    program: Vec<OsString>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if !args.program.is_empty() {
+        return attach::run(&of_program(args));
+    }
     let texts = args.engine.texts()?;
     if args.quiet {
         progress::be_quiet();
@@ -89,7 +132,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .output
         .clone()
         .unwrap_or_else(RunDirectory::default_path);
-    let model_file = gguf::Model::open(&args.engine.model)?;
+    let model_file = gguf::Model::open(args.engine.model())?;
     let command_line = std::env::args_os()
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
@@ -118,12 +161,40 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+fn of_program(args: Args) -> AttachProps {
+    if args.quiet {
+        progress::be_quiet();
+    }
+    AttachProps {
+        program: args.program,
+        output: args.output,
+        duration: args.duration,
+        max_log_bytes: args.max_size,
+        max_tokens: args.engine.tokens.map(u64::from),
+        repacking: match args.no_repack {
+            true => Repacking::Prevented,
+            false => Repacking::AsTheProgramSays,
+        },
+        purpose: Purpose::Record,
+        tables: match args.no_tables {
+            true => Tables::Later,
+            false => Tables::Made,
+        },
+        verbosity: match args.quiet {
+            true => Verbosity::Quiet,
+            false => Verbosity::Normal,
+        },
+    }
+}
+
 /// What a run left, before its directory is closed.
 struct Outcome {
     prompt_tokens: u64,
     generated_tokens: u64,
     /// By this signal.
     interrupted: Option<u8>,
+    /// Which bound of the recording was reached.
+    bound: Option<&'static str>,
     engine_error: Option<EngineError>,
     /// Why the log could not grow, or not be closed.
     log_error: Option<String>,
@@ -184,6 +255,11 @@ fn record(
             Texts::Kept(vec![Vec::new(); sequences])
         },
         generated_tokens: 0,
+        bounds: Bounds {
+            end: args.duration.map(|duration| Instant::now() + duration),
+            log_bytes: args.max_size,
+            reached: None,
+        },
     };
     let generated = generate(
         &prepared.model,
@@ -196,6 +272,7 @@ fn record(
         mut screen,
         texts,
         generated_tokens,
+        bounds,
         ..
     } = session;
     screen.end();
@@ -227,6 +304,7 @@ fn record(
             .sum::<usize>() as u64,
         generated_tokens,
         interrupted: signals::asked().filter(|_| generated.as_ref().is_ok_and(|g| g.interrupted)),
+        bound: bounds.reached,
         engine_error: generated.err(),
         log_error,
         lost_evaluations,
@@ -250,10 +328,11 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
         .log_error
         .filter(|_| outcome.lost_evaluations > 0 || !summary.closed);
     let log_bytes = directory.log_bytes();
-    let ending = match (&outcome.engine_error, &log_error, outcome.interrupted) {
+    let stopped = outcome.interrupted.map(|_| "interrupted").or(outcome.bound);
+    let ending = match (&outcome.engine_error, &log_error, stopped) {
         (Some(error), ..) => Ending::StoppedEarly(error.to_string()),
         (None, Some(reason), _) => Ending::StoppedEarly(reason.clone()),
-        (None, None, Some(_)) => Ending::StoppedEarly("interrupted".into()),
+        (None, None, Some(stopped)) => Ending::StoppedEarly(stopped.into()),
         (None, None, None) => Ending::Complete,
     };
     let mut lacks = Vec::new();
@@ -278,9 +357,9 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
         lacks.push(error.to_string());
     }
     if !args.quiet || !lacks.is_empty() {
-        let how = match (lacks.as_slice(), outcome.interrupted) {
+        let how = match (lacks.as_slice(), stopped) {
             ([], None) => String::new(),
-            ([], Some(_)) => "interrupted: ".into(),
+            ([], Some(stopped)) => format!("{stopped}: "),
             (lacks, _) => format!("the trace is incomplete ({}): ", lacks.join("; ")),
         };
         eprintln!(
@@ -323,7 +402,7 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
     })
 }
 
-fn statistics(summary: &Summary) -> Statistics {
+pub(crate) fn statistics(summary: &Summary) -> Statistics {
     let rate = |phase: Phase| {
         let sum = summary.by_phase.get(phase.name())?;
         (sum.nanos > 0).then(|| sum.tokens as f64 * 1e9 / sum.nanos as f64)
@@ -406,13 +485,32 @@ struct Session<'a> {
     screen: Screen,
     texts: Texts,
     generated_tokens: u64,
+    bounds: Bounds,
+}
+
+/// How long and how much is recorded.
+struct Bounds {
+    end: Option<Instant>,
+    log_bytes: Option<u64>,
+    reached: Option<&'static str>,
+}
+
+impl Bounds {
+    fn check(&mut self, log_bytes: u64) -> Option<&'static str> {
+        if self.end.is_some_and(|end| Instant::now() >= end) {
+            self.reached = Some(attach::DURATION_OVER);
+        } else if self.log_bytes.is_some_and(|most| log_bytes >= most) {
+            self.reached = Some(attach::LOG_FULL);
+        }
+        self.reached
+    }
 }
 
 impl Observer for Session<'_> {
     fn before(&mut self, phase: Phase, _: &[BatchToken]) -> ControlFlow<()> {
         self.phase = phase;
         self.screen.begin();
-        if signals::asked().is_some() {
+        if signals::asked().is_some() || self.bounds.check(self.recording.log_bytes()).is_some() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

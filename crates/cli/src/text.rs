@@ -1,5 +1,7 @@
 //! Numbers as people read them.
 
+use std::time::Duration;
+
 /// `1234567` as `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -36,9 +38,41 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// `90`, `90s`, `1.5m`, `200ms`, `1h`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time; write for instance 90s, 5m, 1h or 200ms");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "ms" => 1e-3,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = digits.parse::<f64>().map_err(|_| wrong())? * scale;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{grouped, size};
+    use super::{duration, grouped, size};
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        let check = |text: &str, seconds: Option<f64>| {
+            let wanted = seconds.map(Duration::from_secs_f64);
+            assert_eq!(duration(text).ok(), wanted, "{text}");
+        };
+        check("90", Some(90.0));
+        check("1.5m", Some(90.0));
+        check("200ms", Some(0.2));
+        check("1h", Some(3600.0));
+        check("", None);
+        check("-1s", None);
+        check("infs", None);
+        check("5 s", None);
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

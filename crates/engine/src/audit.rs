@@ -1,21 +1,12 @@
-//! The record held against the MMU.
+//! Generating with every page of the weights watched (crate `audit`).
 //!
-//! 1. Before each evaluation all pages of the model's mapping lose their
-//!    permissions ([`pages`]). The first touch of a page faults; the handler
-//!    marks the page and lets it through.
-//! 2. With [`Grain::Node`] the same happens before each node; the engine then
-//!    uses one thread, because only then does a tick separate two nodes.
-//! 3. Afterwards the log is read back like any other ([`mod@compare`]), and the pages
-//!    that it claims are held against the pages that were really touched.
-//!
-//! The handler is a signal handler: it sets a bit and changes the protection of
-//! one page, nothing else.
+//! With [`Grain::Node`] pages are taken away before each node instead of each
+//! evaluation; the engine then uses one thread, because only then does a tick
+//! separate two nodes.
 
-pub mod compare;
-pub mod pages;
+use std::{ffi::c_void, fs, ops::ControlFlow, path::Path};
 
-use std::{ffi::c_void, ops::ControlFlow, path::Path};
-
+use audit::{Touched, pages::Watch};
 use capture::BatchToken;
 use trace::format::Phase;
 
@@ -27,8 +18,6 @@ use crate::{
     model::Model,
     recording::Recording,
 };
-pub use compare::{Findings, compare};
-use pages::{PageSet, Watch};
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +35,11 @@ pub fn touch(
     grain: Grain,
     log_directory: &Path,
     progress: &mut dyn FnMut(usize),
-) -> Result<Vec<Touched>, EngineError> {
+) -> Result<Vec<Option<Touched>>, EngineError> {
     let recording = Recording::start(model, log_directory, Box::new(|_| {}))
         .map_err(|error| EngineError::Log(format!("{}: {error}", log_directory.display())))?;
     let mut context = Context::new(model, props)?;
-    let watch = Watch::of_model(model).map_err(EngineError::Log)?;
+    let watch = watch(model).map_err(EngineError::Log)?;
     let mut auditor = Auditor {
         model,
         recording,
@@ -76,15 +65,21 @@ pub fn touch(
     recording
         .finish()
         .map_err(|error| EngineError::Log(format!("{}: {error}", log_directory.display())))?;
-    Ok(guard.evaluations)
+    Ok(guard.evaluations.into_iter().map(Some).collect())
 }
 
-/// Pages that one evaluation touched.
-pub struct Touched {
-    /// All of them, or what the last node left.
-    pub pages: PageSet,
-    /// With [`Grain::Node`]: by step.
-    pub by_step: Vec<Vec<u64>>,
+/// Finds the mappings of a loaded model.
+pub fn watch(model: &Model) -> Result<Watch, String> {
+    let canonical = |path: &Path| {
+        fs::canonicalize(path).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let paths = model
+        .gguf
+        .files()
+        .iter()
+        .map(|file| Ok((canonical(&file.path)?, file.len_bytes)))
+        .collect::<Result<Vec<_>, String>>()?;
+    Watch::of_files(paths.iter().map(|(path, bytes)| (path.as_path(), *bytes)))
 }
 
 struct Auditor<'a> {

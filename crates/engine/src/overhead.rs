@@ -271,7 +271,7 @@ fn median(mut values: Vec<u64>) -> u64 {
 
 /// The median, and the order statistics that enclose it with 95 % confidence
 /// whatever the distribution.
-fn interval(mut values: Vec<f64>) -> Interval {
+pub fn interval(mut values: Vec<f64>) -> Interval {
     values.sort_by(f64::total_cmp);
     if values.is_empty() {
         return Interval {

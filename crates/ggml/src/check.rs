@@ -9,12 +9,15 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use gguf::types::GgmlType;
 
+use crate::foreign::{Mirror, TensorLayout};
 use crate::graph::Graph;
 use crate::ops::OpName;
 use crate::tensor::{RawTensor, Tensor};
 
 /// `sizeof(struct ggml_object)`, the other part of `ggml_tensor_overhead`.
 const OBJECT_BYTES: usize = 32;
+/// Tensors of another layout whose translations are compared.
+const SAMPLES: usize = 128;
 /// ggml has about a hundred ops; the name of a larger number is not asked for,
 /// because ggml checks no bounds.
 const MAX_OP_NUMBER: u32 = 255;
@@ -127,10 +130,71 @@ pub unsafe fn self_check(api: &Api, samples: &[*const RawTensor]) -> Result<(), 
     for &sample in samples {
         // SAFETY: alive, made by this library, and of at least our size.
         if let Some(tensor) = unsafe { Tensor::from_ptr(sample) } {
-            check_tensor(api, tensor)?;
+            let name = tensor.name().as_ptr();
+            check_tensor(api, tensor, tensor.as_ptr().cast(), name)?;
         }
     }
     Ok(())
+}
+
+/// As [`self_check`] for a library of another layout: finds out which one, and
+/// compares its answers about the first tensors with their translations.
+///
+/// # Safety
+/// As [`self_check`]; `graph` was made by this library.
+pub unsafe fn identify(
+    api: &Api,
+    graph: *const c_void,
+    mirror: &mut Mirror,
+) -> Result<TensorLayout, LayoutError> {
+    // SAFETY: takes nothing.
+    let overhead_bytes = unsafe { (api.ggml_tensor_overhead)() };
+    let library = overhead_bytes.saturating_sub(OBJECT_BYTES);
+    // SAFETY: number and list of the nodes are where they are in every layout.
+    let first = unsafe { crate::foreign::first_node(graph) };
+    let Some(first) = first else {
+        return Ok(TensorLayout::Today);
+    };
+    // SAFETY: answers with the address of a field of a live tensor.
+    let name = unsafe { (api.ggml_get_name)(first) } as usize;
+    let with_perf =
+        || first_integer(api).map(|first_integer| TensorLayout::WithPerf { first_integer });
+    let layout = [TensorLayout::Today, TensorLayout::WithGrad]
+        .into_iter()
+        .chain(with_perf())
+        .find(|l| l.bytes() == library && name.wrapping_sub(first as usize) == l.name_offset());
+    let Some(layout) = layout else {
+        let ours = std::mem::size_of::<RawTensor>();
+        return Err(if library == ours {
+            LayoutError::Field {
+                version: api.version(),
+                field: "name",
+                tensor: "the first node".into(),
+                library: format!("byte {}", name.wrapping_sub(first as usize)),
+                ours: format!("byte {}", TensorLayout::Today.name_offset()),
+            }
+        } else {
+            LayoutError::TensorSize {
+                version: api.version(),
+                library,
+                ours,
+            }
+        });
+    };
+    if layout != TensorLayout::Today {
+        let type_count = match layout {
+            TensorLayout::WithPerf { first_integer } => first_integer,
+            TensorLayout::Today | TensorLayout::WithGrad => api.type_count,
+        };
+        check_types(&Api { type_count, ..*api })?;
+        // SAFETY: a live graph, whose layout the address of a name gave away.
+        unsafe { mirror.translate(graph, layout) };
+        for (original, tensor) in mirror.tensors().take(SAMPLES) {
+            let name = original as usize + layout.name_offset();
+            check_tensor(api, tensor, original, name as *const u8)?;
+        }
+    }
+    Ok(layout)
 }
 
 /// Compares the library's answers with our view of a graph.
@@ -164,8 +228,22 @@ pub unsafe fn check_graph(api: &Api, graph: Graph<'_>) -> Result<(), LayoutError
     Ok(())
 }
 
+/// The number of I8 in this library. I8, I16 and I32 were the last types until
+/// 2024-02-27 and have today's numbers since, so no number behind I32 is asked
+/// for: ggml checks no bounds.
+fn first_integer(api: &Api) -> Option<u32> {
+    (0..=GgmlType::I8.as_u32()).find(|&number| {
+        // SAFETY: the library has at least the types up to I32.
+        let name = unsafe { (api.ggml_type_name)(number) };
+        c_string(name).is_some_and(|name| name == GgmlType::I8.name())
+    })
+}
+
 fn check_types(api: &Api) -> Result<(), LayoutError> {
-    for ty in GgmlType::all().filter(|ty| ty.as_u32() < api.type_count) {
+    // Kernels keep Q8_1 in their own work memory, no tensor has it; its blocks
+    // were larger until 2024-05.
+    let is_compared = |ty: &GgmlType| ty.as_u32() < api.type_count && *ty != GgmlType::Q8_1;
+    for ty in GgmlType::all().filter(is_compared) {
         let number = ty.as_u32();
         // SAFETY: the number is below the library's count of types.
         let (elements, bytes, name) = unsafe {
@@ -196,8 +274,13 @@ fn check_types(api: &Api) -> Result<(), LayoutError> {
     Ok(())
 }
 
-fn check_tensor(api: &Api, tensor: Tensor<'_>) -> Result<(), LayoutError> {
-    let pointer = tensor.as_ptr().cast::<c_void>();
+/// `pointer` is the library's struct, of which `tensor` may be a translation.
+fn check_tensor(
+    api: &Api,
+    tensor: Tensor<'_>,
+    pointer: *const c_void,
+    name_address: *const u8,
+) -> Result<(), LayoutError> {
     let same = |field, library: String, ours: String| {
         if library == ours {
             return Ok(());
@@ -213,7 +296,7 @@ fn check_tensor(api: &Api, tensor: Tensor<'_>) -> Result<(), LayoutError> {
 
     // SAFETY: a live tensor of this library, in this call and the next three.
     let name = unsafe { (api.ggml_get_name)(pointer) };
-    same("name", address(name), address(tensor.name().as_ptr()))?;
+    same("name", address(name), address(name_address))?;
     // SAFETY: as above.
     let data = unsafe { (api.ggml_get_data)(pointer) };
     same(
@@ -247,7 +330,9 @@ fn check_tensor(api: &Api, tensor: Tensor<'_>) -> Result<(), LayoutError> {
         )?;
     }
     let buffer = tensor.buffer();
-    if !buffer.is_null() && tensor.data() != 0 {
+    // A view of 2024 may name the buffer that it was made for, not the one that
+    // it lies in; only its root's is used.
+    if !buffer.is_null() && tensor.data() != 0 && tensor.view_src().is_none() {
         // SAFETY: the buffer of a live tensor; all earlier fields agreed.
         let (base, size) = unsafe {
             (

@@ -8,12 +8,14 @@
 //! - [`ops`]: for every op, the bytes of each source that the CPU backend reads
 //!   and the bytes it writes ([`ops::table`] is the list);
 //! - [`region`]: views as byte regions of their root tensor;
-//! - [`steps`]: which nodes of a graph execute, and which are fused.
+//! - [`steps`]: which nodes of a graph execute, and which are fused;
+//! - [`foreign`]: graphs of libraries that lay their structs out otherwise.
 //!
 //! What is deliberately not here: time, logs, names of layers or experts, and
 //! anything that allocates while a graph is being computed.
 
 pub mod check;
+pub mod foreign;
 pub mod graph;
 pub mod ops;
 pub mod region;
@@ -23,5 +25,8 @@ pub mod tensor;
 pub use graph::{Graph, RawGraph};
 pub use ops::{Direction, Known, NodeAccess, Op, OpNumbers, Slot, accesses};
 pub use region::view_region;
-pub use steps::{Fusion, StepNodes, executed_steps, step_accesses};
+pub use steps::{
+    ComputeFlag, EmptyOps, Fusion, StepNodes, TickRules, executed_steps, executed_steps_under,
+    step_accesses,
+};
 pub use tensor::{RawTensor, Tensor};

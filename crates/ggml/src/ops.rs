@@ -20,6 +20,7 @@ pub mod table;
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use gguf::types::GgmlType;
 use trace::region::Region;
 
 use crate::region::{flat_rows_region, view_region};
@@ -95,7 +96,7 @@ pub type Rule = for<'g> fn(Tensor<'g>, Tensor<'g>) -> Option<Region<Tensor<'g>>>
 /// Appends what executing `node` touches: reads in the order of the sources,
 /// then writes.
 pub fn accesses<'g>(op: Op, node: Tensor<'g>, out: &mut Vec<NodeAccess<'g>>) -> Known {
-    let Some(semantics) = op.semantics() else {
+    let Some(semantics) = op.semantics().filter(|_| !has_old_form(op, node)) else {
         if !node.is_empty() {
             unknown_accesses(node, out);
         }
@@ -110,6 +111,15 @@ pub fn accesses<'g>(op: Op, node: Tensor<'g>, out: &mut Vec<NodeAccess<'g>>) -> 
         }
     }
     Known::Yes
+}
+
+/// Until 2024-04-03 the experts of MUL_MAT_ID were tensors of their own, behind
+/// the ids, which came first.
+fn has_old_form(op: Op, node: Tensor<'_>) -> bool {
+    op == Op::MUL_MAT_ID
+        && node
+            .src(0)
+            .is_some_and(|ids| ids.ty() == GgmlType::I32.as_u32())
 }
 
 /// RMS_NORM and MUL in one pass: the norm's own result stays in registers and

@@ -10,8 +10,9 @@
 //!    it (`ggml_cpu_try_fuse_ops`, `ggml_can_fuse`);
 //! 4. everything else is a step, also a node without elements.
 //!
-//! Whoever counts ticks must compare them with the number of steps: a later
-//! ggml may fuse more.
+//! Older CPU backends ticked for more nodes; [`TickRules`] says which version
+//! does what. Whoever counts ticks must compare them with the number of steps: a
+//! later ggml may fuse more.
 
 use gguf::types::GgmlType;
 
@@ -24,6 +25,47 @@ use crate::tensor::{FLAG_COMPUTE, FLAG_OUTPUT, Tensor};
 pub enum Fusion {
     On,
     Off,
+}
+
+/// Which nodes tick in a given version of the CPU backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TickRules {
+    /// Since 2026-05.
+    pub fusion: Fusion,
+    pub empty_ops: EmptyOps,
+    pub compute_flag: ComputeFlag,
+}
+
+/// What the backend does at RESHAPE, VIEW, PERMUTE, TRANSPOSE and NONE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmptyOps {
+    /// Since 2025-11.
+    PassedOver,
+    Tick,
+}
+
+/// Whether `GGML_TENSOR_FLAG_COMPUTE` decides what is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ComputeFlag {
+    /// Since 2026-01.
+    Decides,
+    DoesNotExist,
+}
+
+impl TickRules {
+    /// Of ggml 0.26.0.
+    pub fn today(fusion: Fusion) -> TickRules {
+        TickRules {
+            fusion,
+            empty_ops: EmptyOps::PassedOver,
+            compute_flag: ComputeFlag::Decides,
+        }
+    }
+
+    fn passes_over(self, op: Op, node: Tensor<'_>) -> bool {
+        op.is_empty() && self.empty_ops == EmptyOps::PassedOver
+            || !is_computed(node) && self.compute_flag == ComputeFlag::Decides
+    }
 }
 
 /// The nodes of one step, as positions in the list of nodes.
@@ -46,23 +88,34 @@ impl StepNodes {
     }
 }
 
-/// The steps of a graph. `use_count` is [`crate::Graph::use_count`], or
-/// [`crate::graph::UseCounts::get`] where only the nodes are known.
+/// The steps of a graph, as today's backend walks it. `use_count` is
+/// [`crate::Graph::use_count`], or [`crate::graph::UseCounts::get`] where only
+/// the nodes are known.
 pub fn executed_steps<'g>(
     nodes: &[Tensor<'g>],
     op_of: impl Fn(Tensor<'g>) -> Op,
     use_count: impl Fn(Tensor<'g>) -> i32,
     fusion: Fusion,
 ) -> Vec<StepNodes> {
+    executed_steps_under(TickRules::today(fusion), nodes, op_of, use_count)
+}
+
+/// As [`executed_steps`], for a backend of any version.
+pub fn executed_steps_under<'g>(
+    rules: TickRules,
+    nodes: &[Tensor<'g>],
+    op_of: impl Fn(Tensor<'g>) -> Op,
+    use_count: impl Fn(Tensor<'g>) -> i32,
+) -> Vec<StepNodes> {
     let mut steps = Vec::with_capacity(nodes.len());
     let mut i = 0;
     while let Some(&node) = nodes.get(i) {
         let op = op_of(node);
-        if op.is_empty() || !is_computed(node) {
+        if rules.passes_over(op, node) {
             i += 1;
             continue;
         }
-        let fused = fusion == Fusion::On
+        let fused = rules.fusion == Fusion::On
             && op == Op::RMS_NORM
             && nodes.get(i + 1).is_some_and(|&next| {
                 op_of(next) == Op::MUL && fuses_into(node, next) && use_count(node) == 1

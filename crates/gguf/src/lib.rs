@@ -23,6 +23,7 @@ pub mod split;
 pub mod structure;
 pub mod summary;
 pub mod types;
+mod vocabulary;
 pub mod write;
 
 pub use error::{Error, Result};
@@ -33,3 +34,4 @@ pub use names::{Component, Kind, Meaning};
 pub use structure::{HeadRows, Row};
 pub use summary::{Question, Summary};
 pub use types::GgmlType;
+pub use vocabulary::Vocabulary;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use gguf::{HeadRows, Model};
 
 use crate::error::RunError;
-use crate::metadata::{Metadata, RunStatus, Statistics};
+use crate::metadata::{Metadata, ModelFile, ModelMetadata, RunStatus, Statistics};
 use crate::open::{Run, log_bytes};
 use crate::time::Moment;
 use crate::{LOG, METADATA, METADATA_TEMPORARY, STRUCTURE, TENSOR_NAMES, names};
@@ -62,8 +62,15 @@ impl RunDirectory {
         let log = self.log_directory();
         for entry in fs::read_dir(&log).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.file_name() == Some("status".as_ref())
+            let is_of_a_launcher = |name: &str| {
+                name == trace::control::CONTROL
+                    || name == crate::MODELS
+                    || name.starts_with(crate::PROCESS)
+            };
+            let name = path.file_name().and_then(|name| name.to_str());
+            if name == Some("status")
                 || path.extension() == Some("tslog".as_ref())
+                || name.is_some_and(is_of_a_launcher)
             {
                 let _ = fs::remove_file(path);
             }
@@ -97,6 +104,24 @@ impl RunDirectory {
         &mut self.metadata
     }
 
+    /// Adds the models that a program turned out to load: the metadata describe
+    /// the largest, its structure map and table of names are written, and the
+    /// files are those of all models, in the order in which the trace counts them.
+    pub fn add_models(&mut self, models: &[Model], files: &[PathBuf]) -> Result<(), RunError> {
+        let Some(main) = models.iter().max_by_key(|model| model.len_bytes()) else {
+            return Ok(());
+        };
+        let files = files.iter().map(|path| ModelFile {
+            path: path.display().to_string(),
+            size_bytes: fs::metadata(path).map_or(0, |about| about.len()),
+        });
+        self.metadata.model = Some(ModelMetadata {
+            files: files.collect(),
+            ..ModelMetadata::of(main)
+        });
+        self.write_model(main)
+    }
+
     /// Writes what the metadata says now; the run goes on.
     pub fn update(&self) -> Result<(), RunError> {
         self.write_metadata()
@@ -128,15 +153,16 @@ impl RunDirectory {
         let log = self.log_directory();
         fs::create_dir(&log).map_err(io_error(&log, "cannot create the log folder"))?;
         self.write_metadata()?;
-        if let Some(model) = model {
-            self.write_file(STRUCTURE, |out| {
-                model.write_structure_csv(HeadRows::With, out)
-            })?;
-            self.write_file(TENSOR_NAMES, |out| {
-                names::write(model.tensors().iter().map(|t| &*t.name), out)
-            })?;
-        }
-        Ok(())
+        model.map_or(Ok(()), |model| self.write_model(model))
+    }
+
+    fn write_model(&self, model: &Model) -> Result<(), RunError> {
+        self.write_file(STRUCTURE, |out| {
+            model.write_structure_csv(HeadRows::With, out)
+        })?;
+        self.write_file(TENSOR_NAMES, |out| {
+            names::write(model.tensors().iter().map(|t| &*t.name), out)
+        })
     }
 
     /// Writes aside, syncs, renames, syncs the folder: at every moment, also

@@ -5,7 +5,9 @@
 //!   metadata.json      what was run, on what, with what result (see [`metadata`])
 //!   structure.csv      the structure map: one row per tensor or expert slice
 //!   tensor_names.txt   `index,name` of the model's tensors, in file order
-//!   log/               status and segments: the raw log (crate `trace`)
+//!   log/               status and segments: the raw log (crate `trace`); of a
+//!                      program that was watched also control, models.txt and
+//!                      process-NNNN.txt
 //! ```
 //!
 //! Protocol:
@@ -40,6 +42,10 @@ pub use open::{Condition, Lost, Run};
 
 /// Names inside a run directory, in the order in which they are made.
 pub(crate) const LOG: &str = "log";
+/// In `log/` of a program that was watched (crate `agent` writes them): the paths
+/// of the model files, a line each, and one report for each process.
+pub const MODELS: &str = "models.txt";
+pub const PROCESS: &str = "process-";
 pub(crate) const METADATA: &str = "metadata.json";
 /// What becomes `metadata.json`; hidden, and left behind only by a kill.
 pub(crate) const METADATA_TEMPORARY: &str = ".metadata.json.tmp";

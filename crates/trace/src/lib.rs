@@ -11,7 +11,10 @@
 //! - [`handoff`], [`segment`], [`append`]: the writing side;
 //! - `stream`, [`read`], [`expand`]: the reading side, from segment files to
 //!   records, evaluations and single accesses;
-//! - [`status`]: how the recording stands, readable after a `kill -9`.
+//! - [`status`]: how the recording stands, readable after a `kill -9`;
+//! - [`control`]: what a launcher and the processes that it records share;
+//! - [`tokens`]: texts of tokens, added by who knows the model;
+//! - [`seal`]: closing the stream of a process that was killed.
 //!
 //! What it deliberately does not do: know ggml's structs (crate `ggml`), decide
 //! what to record (crate `capture`), or format anything for people.
@@ -20,14 +23,17 @@ pub mod append;
 #[cfg(all(test, loom))]
 mod append_model;
 pub mod clock;
+pub mod control;
 pub mod expand;
 pub mod format;
 pub mod handoff;
 pub mod read;
 pub mod region;
+pub mod seal;
 pub mod segment;
 pub mod status;
 mod stream;
 pub mod summary;
 pub mod template;
+pub mod tokens;
 mod wire;

@@ -283,7 +283,10 @@ impl StreamReader {
     pub fn open(log_directory: &Path, stream: u32) -> Result<StreamReader, ReadError> {
         Ok(StreamReader {
             words: Words::open(log_directory, stream)?,
-            definitions: Definitions::default(),
+            definitions: Definitions {
+                tokens: crate::tokens::read(log_directory),
+                ..Definitions::default()
+            },
             end: StreamEnd::NotYet,
             definitions_are_whole: true,
             definition_records: 0,

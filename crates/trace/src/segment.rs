@@ -7,8 +7,9 @@
 //! nor wait for the disk.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, Metadata, OpenOptions},
     io::{self, Seek, SeekFrom, Write},
+    mem::ManuallyDrop,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
@@ -22,8 +23,41 @@ const MADV_POPULATE_WRITE: libc::c_int = 23;
 pub struct Segment {
     base: *mut u64,
     bytes: usize,
-    file: File,
+    file: OwnFile,
     path: PathBuf,
+}
+
+/// A file that may be taken away from us: the program that we live in may close
+/// all descriptors (as daemons do) and get the number for a file of its own,
+/// which must then be neither cut nor closed.
+struct OwnFile {
+    file: ManuallyDrop<File>,
+    device_and_inode: (u64, u64),
+}
+
+impl OwnFile {
+    fn new(file: File) -> io::Result<OwnFile> {
+        let about = file.metadata()?;
+        Ok(OwnFile {
+            file: ManuallyDrop::new(file),
+            device_and_inode: (about.dev(), about.ino()),
+        })
+    }
+
+    /// `None` when the descriptor is not ours any more.
+    fn metadata(&self) -> Option<Metadata> {
+        let about = self.file.metadata().ok()?;
+        (self.device_and_inode == (about.dev(), about.ino())).then_some(about)
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        if self.metadata().is_some() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.file) };
+        }
+    }
 }
 
 // SAFETY: a segment owns its mapping; it is used by one thread at a time.
@@ -82,6 +116,14 @@ impl Segment {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
+        let file = match OwnFile::new(file) {
+            Ok(file) => file,
+            Err(error) => {
+                // SAFETY: mapped above, and nobody has the address.
+                unsafe { libc::munmap(base, bytes) };
+                return Err(error);
+            }
+        };
         let segment = Segment {
             base: base.cast(),
             bytes,
@@ -140,13 +182,24 @@ impl Segment {
     /// Cuts the file after `end`, which points into this segment.
     pub fn truncate(&self, end: *const u64) -> io::Result<()> {
         let bytes = end as usize - self.base as usize;
-        self.file.set_len(bytes as u64)
+        if self.file.metadata().is_some() {
+            return self.file.file.set_len(bytes as u64);
+        }
+        let file = OwnFile::new(OpenOptions::new().write(true).open(&self.path)?)?;
+        if file.device_and_inode != self.file.device_and_inode {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        file.file.set_len(bytes as u64)
     }
 
     /// Whether the file still has a name. It loses it when somebody removes the
     /// log while we write, which no store notices.
     pub fn is_linked(&self) -> io::Result<bool> {
-        Ok(self.file.metadata()?.nlink() > 0)
+        if let Some(about) = self.file.metadata() {
+            return Ok(about.nlink() > 0);
+        }
+        let about = std::fs::metadata(&self.path);
+        Ok(about.is_ok_and(|a| (a.dev(), a.ino()) == self.file.device_and_inode))
     }
 
     /// Removes the file of a segment that was never used.

@@ -6,7 +6,7 @@
 //! threads (`fetch_add`), the state by whoever ends the recording.
 
 use std::{
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
     io::{self, Read},
     os::fd::AsRawFd,
     path::Path,
@@ -81,6 +81,19 @@ impl StatusPage {
         bytes[12..16].copy_from_slice(&std::process::id().to_le_bytes());
         // Written, not only sized: the block must exist before the disk is full.
         io::Write::write_all(&mut &file, &bytes)?;
+        StatusPage::map(&file)
+    }
+
+    /// The page that another process made: counters of several processes add up.
+    pub fn open(path: &Path) -> io::Result<StatusPage> {
+        if let Err(reason) = read_status(path)? {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+        }
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        StatusPage::map(&file)
+    }
+
+    fn map(file: &File) -> io::Result<StatusPage> {
         // SAFETY: a fresh shared mapping of a file of STATUS_BYTES bytes; the
         // result is checked.
         let page = unsafe {

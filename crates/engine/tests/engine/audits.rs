@@ -7,12 +7,9 @@
 
 use std::path::{Path, PathBuf};
 
+use audit::{Files, Findings, compare, pages::PAGE_BYTES};
 use engine::{
-    audit::{
-        Findings, Grain, compare,
-        pages::{PAGE_BYTES, Watch},
-        touch,
-    },
+    audit::{Grain, touch, watch},
     context::{ContextProps, FlashAttention},
 };
 use gguf::{GgmlType, write::Split};
@@ -170,10 +167,16 @@ fn pages_that_another_prompt_touched_are_told_apart() {
     };
     let (logs, touched) = run(vec![1, 310, 320]);
     let (_, touched_by_other) = run(vec![1, 340, 351]);
-    let own = compare(&model.gguf, logs.path(), &touched).unwrap();
+    let own = compare(&Files::of_model(&model.gguf), logs.path(), 0, &touched).unwrap();
     assert_eq!((own.total.recall(), own.total.precision()), (1.0, 1.0));
     assert_eq!(own.discrepancies, []);
-    let other = compare(&model.gguf, logs.path(), &touched_by_other).unwrap();
+    let other = compare(
+        &Files::of_model(&model.gguf),
+        logs.path(),
+        0,
+        &touched_by_other,
+    )
+    .unwrap();
     println!(
         "own {:?}, other {:?}, {} discrepancies",
         own.total,
@@ -214,7 +217,7 @@ fn the_watch_sees_every_page_that_is_read_and_no_other() {
     let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
     let start = hex(line.split('-').next().unwrap());
     let first_page = hex(line.split_whitespace().nth(2).unwrap()) as u64 / PAGE_BYTES;
-    let mut watch = Watch::of_model(&model).unwrap();
+    let mut watch = watch(&model).unwrap();
     let read = |page: u64| {
         // SAFETY: inside the model's mapping, which has more than 300 pages.
         unsafe { ((start + (page * PAGE_BYTES) as usize + 77) as *const u8).read_volatile() }
@@ -275,7 +278,7 @@ fn audit(case: &Case, grain: Grain, threads: usize) {
         &mut |_| {},
     )
     .unwrap();
-    let findings = compare(&model.gguf, logs.path(), &touched).unwrap();
+    let findings = compare(&Files::of_model(&model.gguf), logs.path(), 0, &touched).unwrap();
     let label = format!(
         "{} {} {:?} prompt {} x{} ubatch {} flash {:?} {grain:?}",
         case.model,

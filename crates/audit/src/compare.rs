@@ -8,9 +8,9 @@ use trace::{
     template::Direction,
 };
 
-use super::{
-    Touched,
-    pages::{PAGE_BYTES, PageSet, first_pages},
+use crate::{
+    Files, Touched,
+    pages::{PAGE_BYTES, PageSet},
 };
 
 /// Pages of one op or tensor.
@@ -83,14 +83,15 @@ pub struct Findings {
     pub flawed_evaluations: u64,
 }
 
-/// Reads the log and compares it with what was touched.
+/// Reads a stream of the log and compares it with what was touched, by the number
+/// of the evaluation.
 pub fn compare(
-    model: &gguf::Model,
+    files: &Files<'_>,
     log_directory: &Path,
-    touched: &[Touched],
+    stream: u32,
+    touched: &[Option<Touched>],
 ) -> Result<Findings, ReadError> {
-    let first = first_pages(model);
-    let mut reader = StreamReader::open(log_directory, 0)?;
+    let mut reader = StreamReader::open(log_directory, stream)?;
     let mut findings = Findings::default();
     let mut seen = 0;
     while let Some(event) = reader.next_event()? {
@@ -100,13 +101,12 @@ pub fn compare(
         };
         findings.flawed_evaluations += u64::from(evaluation.flags != 0);
         seen += 1;
-        let Some(touched) = touched.get(evaluation.number as usize) else {
+        let Some(Some(touched)) = touched.get(evaluation.number as usize) else {
             findings.flawed_evaluations += 1;
             continue;
         };
         let comparison = Comparison {
-            model,
-            first: &first,
+            files,
             definitions: &reader.definitions,
             evaluation: &evaluation,
         };
@@ -119,9 +119,27 @@ pub fn compare(
     Ok(findings)
 }
 
+impl Findings {
+    /// Adds what another stream showed.
+    pub fn add(&mut self, other: Findings) {
+        self.total.add(other.total);
+        self.evaluations += other.evaluations;
+        self.by_evaluation.extend(other.by_evaluation);
+        for (ours, theirs) in [
+            (&mut self.by_op, other.by_op),
+            (&mut self.by_tensor, other.by_tensor),
+        ] {
+            for (name, tally) in theirs {
+                ours.entry(name).or_default().add(tally);
+            }
+        }
+        self.discrepancies.extend(other.discrepancies);
+        self.flawed_evaluations += other.flawed_evaluations;
+    }
+}
+
 struct Comparison<'a> {
-    model: &'a gguf::Model,
-    first: &'a [u64],
+    files: &'a Files<'a>,
     definitions: &'a Definitions,
     evaluation: &'a Evaluation,
 }
@@ -138,7 +156,7 @@ impl Comparison<'_> {
             self.claim(step, &mut claims);
             if !touched.by_step.is_empty() {
                 let pages = touched.by_step.get(step).map_or(&[][..], Vec::as_slice);
-                let mut set = PageSet::with_pages(*self.first.last().expect("never empty"));
+                let mut set = PageSet::with_pages(self.files.pages());
                 pages.iter().for_each(|&page| set.insert(page));
                 self.hold_against(&claims, &set, Some(step), findings);
             }
@@ -158,7 +176,7 @@ impl Comparison<'_> {
             if access.def.direction != Direction::Read {
                 return;
             }
-            let first = self.first[place.file as usize];
+            let first = self.files.first[place.file as usize];
             access.region.for_each_run(|offset, bytes| {
                 let start = place.file_offset + offset;
                 for page in start / PAGE_BYTES..=(start + bytes - 1) / PAGE_BYTES {
@@ -224,36 +242,19 @@ impl Comparison<'_> {
     }
 
     fn tally_tensors(&self, page: u64, tally: Tally, findings: &mut Findings) {
-        for name in self.tensors_of(page) {
+        for name in self.files.tensors_of(page) {
             findings.by_tensor.entry(name).or_default().add(tally);
         }
     }
 
-    fn place_of(&self, page: u64) -> (usize, u64) {
-        let file = self.first.partition_point(|&first| first <= page) - 1;
-        (file, (page - self.first[file]) * PAGE_BYTES)
-    }
-
-    /// Tensors that have bytes on a page.
-    fn tensors_of(&self, page: u64) -> Vec<String> {
-        let (file, offset) = self.place_of(page);
-        self.model
-            .tensors_by_place(file)
-            .filter(|t| {
-                t.file_offset < offset + PAGE_BYTES && t.file_offset + t.size_bytes > offset
-            })
-            .map(|t| t.name.to_string())
-            .collect()
-    }
-
     fn discrepancy(&self, page: u64, step: Option<usize>, ops: &[u32]) -> Discrepancy {
-        let (file, file_offset) = self.place_of(page);
+        let (file, file_offset) = self.files.place_of(page);
         Discrepancy {
             evaluation: self.evaluation.number,
             step,
             file,
             file_offset,
-            tensors: self.tensors_of(page),
+            tensors: self.files.tensors_of(page),
             claimed_by: ops.iter().map(|&op| self.definitions.text(op)).collect(),
         }
     }

@@ -1,15 +1,14 @@
-//! Pages of the model's mapping: taking them away, and noticing who comes back.
+//! Pages of the models' mappings: taking them away, and noticing who comes back.
 
 use std::{
+    path::Path,
     sync::atomic::{AtomicPtr, AtomicU64, Ordering},
     sync::{Mutex, MutexGuard},
 };
 
-use crate::model::Model;
-
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A set of pages of the model's files, numbered through all files: page 0 is
+/// A set of pages of model files, numbered through all files: page 0 is
 /// the first of file 0, and each file starts on a new number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageSet(Vec<u64>);
@@ -44,13 +43,13 @@ impl PageSet {
     }
 }
 
-/// First page number of each file of a model, and the number after the last.
-pub fn first_pages(model: &gguf::Model) -> Vec<u64> {
+/// First page number of each file, and the number after the last.
+pub fn first_pages(file_bytes: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let mut next = 0;
     let mut first = Vec::new();
-    for file in model.files() {
+    for bytes in file_bytes {
         first.push(next);
-        next += file.len_bytes.div_ceil(PAGE_BYTES);
+        next += bytes.div_ceil(PAGE_BYTES);
     }
     first.push(next);
     first
@@ -61,6 +60,8 @@ struct Piece {
     start: usize,
     bytes: usize,
     first_page: u64,
+    /// What its owner may do with it.
+    protection: libc::c_int,
 }
 
 /// What the signal handler needs; it never changes while it is in use.
@@ -81,26 +82,28 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Finds the mappings of the model's files; the handler is in place from now.
-    pub fn of_model(model: &Model) -> Result<Watch, String> {
+    /// Finds the mappings of files, given by canonical path and length; the
+    /// handler is in place from now.
+    pub fn of_files<'p>(files: impl IntoIterator<Item = (&'p Path, u64)>) -> Result<Watch, String> {
         let one = ONE_WATCH
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        let first = first_pages(&model.gguf);
+        let (paths, lengths): (Vec<&Path>, Vec<u64>) = files.into_iter().unzip();
+        let first = first_pages(lengths);
         let maps = std::fs::read_to_string("/proc/self/maps")
             .map_err(|e| format!("/proc/self/maps: {e}"))?;
         let mut pieces = Vec::new();
-        for (file, first_page) in model.gguf.files().iter().zip(&first) {
-            let path = std::fs::canonicalize(&file.path)
-                .map_err(|e| format!("{}: {e}", file.path.display()))?;
+        for (path, first_page) in paths.iter().zip(&first) {
+            let path = path.to_string_lossy();
             for line in maps.lines() {
-                let Some((range, offset)) = mapping_of(line, &path.to_string_lossy()) else {
+                let Some(mapping) = mapping_of(line, &path) else {
                     continue;
                 };
                 pieces.push(Piece {
-                    start: range.0,
-                    bytes: range.1 - range.0,
-                    first_page: first_page + offset / PAGE_BYTES,
+                    start: mapping.start,
+                    bytes: mapping.end - mapping.start,
+                    first_page: first_page + mapping.offset / PAGE_BYTES,
+                    protection: mapping.protection,
                 });
             }
         }
@@ -143,12 +146,12 @@ impl Watch {
             .touched
             .iter()
             .for_each(|word| word.store(0, Ordering::Relaxed));
-        self.protect(libc::PROT_NONE);
+        self.protect(|_| libc::PROT_NONE);
     }
 
     /// Every page may be touched again; the pages that were touched since.
     pub fn give_back(&mut self) -> PageSet {
-        self.protect(libc::PROT_READ);
+        self.protect(|piece| piece.protection);
         PageSet(
             self.watched
                 .touched
@@ -182,11 +185,12 @@ impl Watch {
         pages
     }
 
-    fn protect(&self, protection: libc::c_int) {
+    fn protect(&self, protection: fn(&Piece) -> libc::c_int) {
         for piece in &self.watched.pieces {
+            let start = piece.start as *mut libc::c_void;
             // SAFETY: a mapping of the model, which nobody unmaps while it is
             // loaded; reads that come too early end in our handler.
-            unsafe { libc::mprotect(piece.start as *mut libc::c_void, piece.bytes, protection) };
+            unsafe { libc::mprotect(start, piece.bytes, protection(piece)) };
         }
     }
 
@@ -207,7 +211,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.protect(libc::PROT_READ);
+        self.protect(|piece| piece.protection);
         // SAFETY: the action that was there before.
         unsafe { libc::sigaction(libc::SIGSEGV, &self.old_action, std::ptr::null_mut()) };
         WATCHED.store(std::ptr::null_mut(), Ordering::Release);
@@ -231,7 +235,7 @@ unsafe extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mu
                     libc::mprotect(
                         start as *mut libc::c_void,
                         PAGE_BYTES as usize,
-                        libc::PROT_READ,
+                        piece.protection,
                     )
                 };
                 return;
@@ -243,17 +247,39 @@ unsafe extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mu
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
 }
 
-/// Range and file offset of a line of `/proc/self/maps`, if it maps `path`.
-fn mapping_of(line: &str, path: &str) -> Option<((usize, usize), u64)> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mapping {
+    start: usize,
+    end: usize,
+    offset: u64,
+    protection: libc::c_int,
+}
+
+/// What a line of `/proc/self/maps` says, if it maps `path`.
+fn mapping_of(line: &str, path: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
-    let offset = fields.nth(1)?;
+    let permissions = fields.next()?;
+    let offset = fields.next()?;
     let name = fields.nth(2)?.trim_start();
     if name != path {
         return None;
     }
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    Some(((hex(start)? as usize, hex(end)? as usize), hex(offset)?))
+    let bits = [
+        ('r', libc::PROT_READ),
+        ('w', libc::PROT_WRITE),
+        ('x', libc::PROT_EXEC),
+    ];
+    Some(Mapping {
+        start: hex(start)? as usize,
+        end: hex(end)? as usize,
+        offset: hex(offset)?,
+        protection: bits
+            .iter()
+            .filter(|(letter, _)| permissions.contains(*letter))
+            .fold(libc::PROT_NONE, |all, (_, bit)| all | bit),
+    })
 }
 
 #[cfg(test)]
@@ -265,7 +291,12 @@ mod tests {
         let line = "7f10-7f30 r--s 00002000 fe:00 123                        /tmp/a model.gguf";
         assert_eq!(
             mapping_of(line, "/tmp/a model.gguf"),
-            Some(((0x7f10, 0x7f30), 0x2000))
+            Some(Mapping {
+                start: 0x7f10,
+                end: 0x7f30,
+                offset: 0x2000,
+                protection: libc::PROT_READ
+            })
         );
         assert_eq!(mapping_of(line, "/tmp/other.gguf"), None);
         assert_eq!(

@@ -1,0 +1,519 @@
+//! The exported functions, each a stub that notes who called and jumps on.
+//!
+//! The return address tells the calling library ([`crate::library`]). It is
+//! passed as one argument more than the function has.
+
+use std::{
+    cell::Cell,
+    ffi::{CStr, OsStr, c_char, c_int, c_void},
+    os::unix::ffi::OsStrExt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicPtr, Ordering},
+};
+
+use capture::{
+    ANY_POSITION, BatchToken, RawPlan, Recorder,
+    hook::{ComputeFn, Shield, Ticks, compute_shielded},
+    recorder::cycles,
+};
+use ggml::{Graph, RawGraph, foreign::TensorLayout, foreign::graph_without_uid};
+use trace::clock::now_nanos;
+
+use crate::{
+    library::{Library, Original},
+    lock::Lock,
+    measure::{self, Turn},
+    models, process, settings, streams, watch,
+};
+
+/// `GGML_STATUS_FAILED`.
+const STATUS_FAILED: c_int = -1;
+
+/// Exports `$name`, which calls `$target` with the return address as the argument
+/// behind the `$registers` that the C function takes.
+macro_rules! export {
+    ($name:ident => $target:path, $x86_64:literal, $aarch64:literal) => {
+        /// See the ggml function of this name.
+        ///
+        /// # Safety
+        /// As that function.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                "endbr64",
+                concat!("mov ", $x86_64, ", [rsp]"),
+                "jmp {target}",
+                target = sym $target,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                "bti c",
+                concat!("mov ", $aarch64, ", x30"),
+                "b {target}",
+                target = sym $target,
+            );
+        }
+    };
+}
+
+export!(ggml_graph_compute => compute, "rdx", "x2");
+export!(ggml_backend_sched_graph_compute_async => compute_context, "rdx", "x2");
+export!(ggml_backend_sched_graph_compute => compute_context_and_wait, "rdx", "x2");
+export!(ggml_backend_sched_free => free_context, "rsi", "x1");
+// `llama_context::decode(const llama_batch &)`, since 2025-03.
+export!(_ZN13llama_context6decodeERK11llama_batch => decode, "rdx", "x2");
+export!(ggml_backend_reg_get_proc_address => get_proc_address, "rdx", "x2");
+export!(gguf_init_from_file => open_model, "rcx", "x3");
+export!(gguf_init_from_file_ptr => open_model_file, "rcx", "x3");
+
+static COMPUTE: Original = Original::new(c"ggml_graph_compute");
+static COMPUTE_CONTEXT: Original = Original::new(c"ggml_backend_sched_graph_compute_async");
+static COMPUTE_CONTEXT_AND_WAIT: Original = Original::new(c"ggml_backend_sched_graph_compute");
+static FREE_CONTEXT: Original = Original::new(c"ggml_backend_sched_free");
+static DECODE: Original = Original::new(c"_ZN13llama_context6decodeERK11llama_batch");
+static GET_PROC_ADDRESS: Original = Original::new(c"ggml_backend_reg_get_proc_address");
+static OPEN_MODEL: Original = Original::new(c"gguf_init_from_file");
+static OPEN_MODEL_FILE: Original = Original::new(c"gguf_init_from_file_ptr");
+
+thread_local! {
+    /// The batch that this thread decodes, until an evaluation has taken it over.
+    static BATCH: Cell<*const RawBatch> = const { Cell::new(std::ptr::null()) };
+    /// The scheduler that computes on this thread.
+    static CONTEXT: Cell<usize> = const { Cell::new(0) };
+    /// A graph inside a graph (a custom op may compute one) is not recorded.
+    static IS_COMPUTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// `ggml_graph_compute(cgraph, cplan)`.
+unsafe extern "C" fn compute(graph: *mut c_void, plan: *mut RawPlan, caller: usize) -> c_int {
+    let real = COMPUTE.of(caller);
+    if real.is_null() {
+        process::switch_off("ggml_graph_compute was called, but no library has it");
+        return STATUS_FAILED;
+    }
+    // SAFETY: the C function of this name.
+    let real: ComputeFn = unsafe { std::mem::transmute(real) };
+    if !process::is_on() || IS_COMPUTING.get() || graph.is_null() || plan.is_null() {
+        // SAFETY: the call that the program made.
+        return unsafe { real(graph, plan) };
+    }
+    // SAFETY: as above.
+    unsafe {
+        match settings::get().is_some_and(|settings| settings.measures) {
+            false => compute_recorded(graph, plan, caller, real).0,
+            true => compute_measured(graph, plan, caller, real),
+        }
+    }
+}
+
+/// Recorded in every third call only, and timed in all.
+#[cold]
+unsafe fn compute_measured(
+    graph: *mut c_void,
+    plan: *mut RawPlan,
+    caller: usize,
+    real: ComputeFn,
+) -> c_int {
+    let (turn, round) = Turn::next();
+    let begin = now_nanos();
+    // SAFETY: the call that the program made.
+    let (status, cycles_inside_us) = unsafe {
+        match turn {
+            Turn::PassedOn | Turn::PassedOnAgain => (real(graph, plan), 0),
+            Turn::Recorded => compute_recorded(graph, plan, caller, real),
+        }
+    };
+    let nanos = now_nanos() - begin;
+    if let Some(process) = process::current() {
+        // SAFETY: a live graph; the field never moved.
+        let nodes = unsafe { (&raw const (*graph.cast::<RawGraph>()).n_nodes).read() };
+        let note = measure::Note {
+            turn,
+            round,
+            nodes: u64::try_from(nodes).unwrap_or(0),
+            nanos,
+            cycles_inside_us,
+        };
+        measure::note(process, &note);
+    }
+    status
+}
+
+/// The status, and the cycles that were spent in here (when that is measured).
+unsafe fn compute_recorded(
+    graph: *mut c_void,
+    plan: *mut RawPlan,
+    caller: usize,
+    real: ComputeFn,
+) -> (c_int, u64) {
+    let begin = cycles();
+    // SAFETY: the call that the program made.
+    let pass_on = || (unsafe { real(graph, plan) }, 0);
+    let prepared = catch_unwind(|| prepare(caller, real));
+    let Ok(Some((process, library, mut lent))) = prepared else {
+        if prepared.is_err() {
+            process::switch_off("an error in the recorder itself, before a graph");
+        }
+        return pass_on();
+    };
+    let stream = lent.stream();
+    let mut copy = None;
+    // SAFETY: a live graph of this library.
+    let view = catch_unwind(AssertUnwindSafe(|| unsafe {
+        announce(process, &mut stream.recorder);
+        view_of(library, graph, stream, &mut copy)
+    }));
+    let (view, ticks) = match view {
+        Ok(Ok(found)) => found,
+        Ok(Err(reason)) => {
+            process::switch_off(&reason);
+            return pass_on();
+        }
+        Err(_) => {
+            process::switch_off("an error in the recorder itself, in reading a graph");
+            lent.keep();
+            return pass_on();
+        }
+    };
+    IS_COMPUTING.set(true);
+    // SAFETY: the graph as its own library laid it out, or translated; the
+    // mirror is not touched until the call returns.
+    let record = |recorder: &mut Recorder| unsafe {
+        // The view borrows nothing that the recorder changes.
+        let view = Graph::from_ptr(view).expect("not null");
+        let how = (library.plan_layout, ticks);
+        compute_shielded(recorder, view, graph, plan, how, real)
+    };
+    let before = cycles().wrapping_sub(begin);
+    let is_audited = settings::get().is_some_and(|settings| settings.audits);
+    let (status, shield) = if is_audited {
+        let place = (stream.number, stream.recorder.next_evaluation());
+        let (result, noted) = watch::watched(process, place, || record(&mut stream.recorder));
+        noted.unwrap_or_else(|reason| process::switch_off(&reason));
+        result
+    } else {
+        record(&mut stream.recorder)
+    };
+    IS_COMPUTING.set(false);
+    let begin = cycles();
+    if shield == Shield::Blind {
+        process::switch_off(&format!(
+            "{}: ggml {}: cannot follow how far it is in a graph",
+            library.path, library.version
+        ));
+        return (status, 0);
+    }
+    if shield == Shield::Broken {
+        process::switch_off("an error in the recorder itself");
+        lent.keep();
+        return (status, 0);
+    }
+    if let Some(reason) = stream.recorder.refusal() {
+        process::switch_off(&format!("{}: {reason}", library.path));
+        return (status, 0);
+    }
+    stream.count(process);
+    let inside = stream.recorder.take_self_cycles();
+    (status, before + inside + cycles().wrapping_sub(begin))
+}
+
+/// What recording this call needs; `None` when it is not to be recorded.
+fn prepare(
+    caller: usize,
+    real: ComputeFn,
+) -> Option<(&'static process::Process, &'static Library, streams::Lent)> {
+    let process = process::current()?;
+    if !process.control.allows(now_nanos()) {
+        return None;
+    }
+    let library = library_of(process, caller, real)?;
+    let lent = streams::lend(process, library, CONTEXT.get());
+    if lent.is_none() && process::is_on() {
+        process.status.count_lost(0, 0);
+    }
+    Some((process, library, lent?))
+}
+
+/// Tells the recorder whose evaluation follows.
+fn announce(process: &process::Process, recorder: &mut Recorder) {
+    recorder.set_context(streams::context_number(process, CONTEXT.get()));
+    let batch = BATCH.replace(std::ptr::null());
+    if !batch.is_null() {
+        // SAFETY: the program's batch, which it lent to the `decode` that this
+        // computation is part of.
+        recorder.set_tokens(unsafe { tokens_of(&*batch) });
+    }
+}
+
+/// The graph in our layout: itself, or a copy; and when the library ticks.
+unsafe fn view_of(
+    library: &Library,
+    graph: *mut c_void,
+    stream: &mut streams::Stream,
+    copy: &mut Option<RawGraph>,
+) -> Result<(*const c_void, Ticks), String> {
+    // SAFETY: a live graph of this library (caller).
+    let layout = unsafe { library.tensor_layout(graph, &mut stream.mirror) }?;
+    let view = match layout {
+        TensorLayout::Today if library.has_uid => graph.cast_const(),
+        TensorLayout::Today => {
+            // SAFETY: as above.
+            std::ptr::from_ref(copy.insert(unsafe { graph_without_uid(graph) })).cast()
+        }
+        other => {
+            stream.recorder.trust_layout();
+            // SAFETY: as above; the layout was found out.
+            std::ptr::from_ref(unsafe { stream.mirror.translate(graph, other) }).cast()
+        }
+    };
+    // The same commit changed both.
+    let ticks = match layout {
+        TensorLayout::Today | TensorLayout::WithGrad => Ticks::AfterEachNode,
+        TensorLayout::WithPerf { .. } => Ticks::InRounds,
+    };
+    Ok((view, ticks))
+}
+
+/// Libraries that have computed, by their `ggml_graph_compute`. Never freed.
+static LIBRARIES: [AtomicPtr<Library>; 8] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 8];
+static DESCRIBING: Lock<()> = Lock::new(());
+
+fn library_of(
+    process: &process::Process,
+    caller: usize,
+    real: ComputeFn,
+) -> Option<&'static Library> {
+    let known = || {
+        LIBRARIES
+            .iter()
+            // SAFETY: never freed.
+            .map_while(|library| unsafe { library.load(Ordering::Acquire).as_ref() })
+            .find(|library| library.compute as usize == real as usize)
+    };
+    known().or_else(|| {
+        DESCRIBING.with(|()| {
+            if let Some(library) = known() {
+                return Some(library);
+            }
+            match Library::describe(caller, real) {
+                Ok(library) => {
+                    let library: &'static Library = Box::leak(Box::new(library));
+                    let free = LIBRARIES
+                        .iter()
+                        .find(|l| l.load(Ordering::Acquire).is_null());
+                    let Some(free) = free else {
+                        process::switch_off("more copies of ggml than can be recorded");
+                        return None;
+                    };
+                    free.store(std::ptr::from_ref(library).cast_mut(), Ordering::Release);
+                    process.note_library(library);
+                    Some(library)
+                }
+                Err(reason) => {
+                    process::switch_off(&reason);
+                    None
+                }
+            }
+        })
+    })
+}
+
+/// `ggml_backend_sched_graph_compute_async(sched, graph)`.
+unsafe extern "C" fn compute_context(
+    context: *mut c_void,
+    graph: *mut c_void,
+    caller: usize,
+) -> c_int {
+    // SAFETY: the function that the program called, with its arguments.
+    unsafe { in_context(COMPUTE_CONTEXT.of(caller), context, graph) }
+}
+
+/// `ggml_backend_sched_graph_compute(sched, graph)`, what llama.cpp called until
+/// 2024-03. It answered nothing in the beginning; so do we then.
+unsafe extern "C" fn compute_context_and_wait(
+    context: *mut c_void,
+    graph: *mut c_void,
+    caller: usize,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe { in_context(COMPUTE_CONTEXT_AND_WAIT.of(caller), context, graph) }
+}
+
+unsafe fn in_context(real: *mut c_void, context: *mut c_void, graph: *mut c_void) -> c_int {
+    if real.is_null() {
+        return STATUS_FAILED;
+    }
+    // SAFETY: the C function of this name, with the program's arguments.
+    unsafe {
+        let real: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int =
+            std::mem::transmute(real);
+        let before = CONTEXT.replace(context as usize);
+        let status = real(context, graph);
+        CONTEXT.set(before);
+        status
+    }
+}
+
+/// `llama_batch`, whose first fields never moved.
+#[repr(C)]
+struct RawBatch {
+    n_tokens: i32,
+    token: *const i32,
+    embeddings: *const f32,
+    position: *const i32,
+    n_sequences: *const i32,
+    sequences: *const *const i32,
+}
+
+/// `llama_context::decode(batch)`: only here the sequences of tokens are known.
+unsafe extern "C" fn decode(context: *mut c_void, batch: *const RawBatch, caller: usize) -> c_int {
+    let real = DECODE.of(caller);
+    if real.is_null() {
+        return STATUS_FAILED;
+    }
+    // SAFETY: the C++ method of this name, with the program's arguments.
+    unsafe {
+        let real: unsafe extern "C" fn(*mut c_void, *const RawBatch) -> c_int =
+            std::mem::transmute(real);
+        let before = BATCH.replace(batch);
+        let status = real(context, batch);
+        BATCH.set(before);
+        status
+    }
+}
+
+/// Each token with its first sequence.
+unsafe fn tokens_of(batch: &RawBatch) -> impl Iterator<Item = BatchToken> {
+    let count = match batch.token.is_null() {
+        true => 0,
+        false => usize::try_from(batch.n_tokens).unwrap_or(0),
+    };
+    (0..count).map(|i| {
+        // SAFETY: arrays of so many elements, or null.
+        unsafe {
+            let sequence = match batch.n_sequences.is_null() || batch.sequences.is_null() {
+                true => std::ptr::null(),
+                false if *batch.n_sequences.add(i) < 1 => std::ptr::null(),
+                false => *batch.sequences.add(i),
+            };
+            BatchToken {
+                token: *batch.token.add(i),
+                position: match batch.position.is_null() {
+                    true => ANY_POSITION,
+                    false => *batch.position.add(i),
+                },
+                // Without a list of sequences llama.cpp takes the first.
+                sequence: match sequence.is_null() {
+                    true => 0,
+                    false => u32::try_from(*sequence).unwrap_or(0),
+                },
+            }
+        }
+    })
+}
+
+/// `ggml_backend_sched_free(sched)`.
+unsafe extern "C" fn free_context(context: *mut c_void, caller: usize) {
+    let real = FREE_CONTEXT.of(caller);
+    if process::is_on() && !context.is_null() {
+        streams::forget_context(context as usize);
+    }
+    if !real.is_null() {
+        // SAFETY: the C function of this name, with the program's argument.
+        unsafe {
+            let real: unsafe extern "C" fn(*mut c_void) = std::mem::transmute(real);
+            real(context);
+        }
+    }
+}
+
+/// `ggml_backend_reg_get_proc_address(reg, name)`. Without the one function that
+/// lists them, llama.cpp uses no buffers that hold weights in another order.
+unsafe extern "C" fn get_proc_address(
+    registry: *mut c_void,
+    name: *const c_char,
+    caller: usize,
+) -> *mut c_void {
+    if settings::get().is_some_and(|s| s.hides_extra_buffer_types) && !name.is_null() {
+        // SAFETY: the program passes a C string.
+        let wanted = unsafe { CStr::from_ptr(name) };
+        if wanted == c"ggml_backend_dev_get_extra_bufts" {
+            return std::ptr::null_mut();
+        }
+    }
+    let real = GET_PROC_ADDRESS.of(caller);
+    if real.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the C function of this name, with the program's arguments.
+    unsafe {
+        let real: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void =
+            std::mem::transmute(real);
+        real(registry, name)
+    }
+}
+
+/// `gguf_init_from_file(path, params)`; the struct of a bool and a pointer is
+/// passed in two registers.
+unsafe extern "C" fn open_model(
+    path: *const c_char,
+    params_0: usize,
+    params_1: usize,
+    caller: usize,
+) -> *mut c_void {
+    let real = OPEN_MODEL.of(caller);
+    if real.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the C function of this name, with the program's arguments.
+    let gguf = unsafe {
+        let real: unsafe extern "C" fn(*const c_char, usize, usize) -> *mut c_void =
+            std::mem::transmute(real);
+        real(path, params_0, params_1)
+    };
+    if process::is_on() && !gguf.is_null() && !path.is_null() {
+        // SAFETY: the program passes a C string, with which the call succeeded.
+        let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+        // SAFETY: the context that the library has just made.
+        unsafe { note_model(Path::new(OsStr::from_bytes(bytes)), gguf, caller) };
+    }
+    gguf
+}
+
+/// `gguf_init_from_file_ptr(file, params)`.
+unsafe extern "C" fn open_model_file(
+    file: *mut libc::FILE,
+    params_0: usize,
+    params_1: usize,
+    caller: usize,
+) -> *mut c_void {
+    let real = OPEN_MODEL_FILE.of(caller);
+    if real.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: the C function of this name, with the program's arguments.
+    let gguf = unsafe {
+        let real: unsafe extern "C" fn(*mut libc::FILE, usize, usize) -> *mut c_void =
+            std::mem::transmute(real);
+        real(file, params_0, params_1)
+    };
+    if process::is_on() && !gguf.is_null() && !file.is_null() {
+        // SAFETY: an open stream, from which the library has just read.
+        let descriptor = unsafe { libc::fileno(file) };
+        let path = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
+        // SAFETY: the context that the library has just made.
+        unsafe { note_model(&path, gguf, caller) };
+    }
+    gguf
+}
+
+unsafe fn note_model(path: &Path, gguf: *mut c_void, caller: usize) {
+    // SAFETY: as promised by the caller.
+    let noted = catch_unwind(|| unsafe { models::note(path, gguf, caller) });
+    if noted.is_err() {
+        process::switch_off("an error in the recorder itself, in reading a model's names");
+    }
+}

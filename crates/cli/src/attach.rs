@@ -1,0 +1,467 @@
+//! `tensorscope record -- PROGRAM ARGS…`: record llama.cpp inside a program that
+//! nobody rebuilt.
+//!
+//! 1. The program's file is looked at: some cannot be recorded ([`program`]).
+//! 2. The run directory is made, without a model: nobody knows it yet.
+//! 3. The program runs with the preload library in it (crate `agent`), and so do
+//!    the programs that it starts. Each process that computes writes streams of
+//!    its own into the log folder, and a report (`process-NNNN.txt`).
+//! 4. When it has ended, streams that were not closed are, and the metadata are
+//!    completed from what the processes reported.
+//!
+//! Exit code, standard input, output and error are the program's; our own lines
+//! go to standard error and start with `tensorscope:`.
+
+mod child;
+pub mod library_file;
+mod program;
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, ExitStatus},
+    time::Duration,
+};
+
+use anyhow::{Context, anyhow};
+use gguf::Vocabulary;
+use indicatif::HumanBytes;
+use rundir::{
+    Ending, Metadata, Run, RunDirectory,
+    error::reason,
+    metadata::{Statistics, Versions},
+};
+use trace::{
+    control::{Bounds, Control, Stop},
+    format::Phase,
+    read::{Event, StreamReader, streams},
+    seal::{Sealed, seal},
+    status::{State, StatusPage},
+    summary::{Summary, summarise},
+    template::CaptureKind,
+};
+
+use crate::{ingest::prepare, record::statistics, text::grouped};
+
+/// Why a recording ended before its program.
+pub const DURATION_OVER: &str = "the duration that was asked for is over";
+pub const LOG_FULL: &str = "the log reached its largest size";
+const TOKENS_RECORDED: &str = "the tokens that were asked for are recorded";
+
+/// What is to be recorded, and how.
+pub struct AttachProps {
+    /// Program and arguments; not empty.
+    pub program: Vec<OsString>,
+    pub output: Option<PathBuf>,
+    /// From the first evaluation on.
+    pub duration: Option<Duration>,
+    pub max_log_bytes: Option<u64>,
+    pub max_tokens: Option<u64>,
+    pub repacking: Repacking,
+    pub purpose: Purpose,
+    pub tables: Tables,
+    pub verbosity: Verbosity,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Record,
+    /// Each page that is touched is noted, beside the trace.
+    Audit,
+    /// Only every third evaluation is recorded, and all are timed.
+    Measure,
+}
+
+/// Whether llama.cpp may copy weights into an order of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repacking {
+    AsTheProgramSays,
+    Prevented,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tables {
+    Made,
+    Later,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verbosity {
+    Normal,
+    Quiet,
+}
+
+pub fn run(props: &AttachProps) -> anyhow::Result<ExitCode> {
+    let name = props.program[0].to_string_lossy().into_owned();
+    let program = program::find(&props.program[0])
+        .map_err(|error| anyhow!("{name}: cannot run it: {}", why(&error)))?;
+    if let Some(refusal) = program::refusal(&program) {
+        return Err(anyhow!("{name}: {refusal}"));
+    }
+    let library = library_file::path()
+        .context("cannot write the preload library to where it can be loaded")?;
+    let path = props
+        .output
+        .clone()
+        .unwrap_or_else(RunDirectory::default_path);
+    let command_line = std::env::args_os()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    let metadata = Metadata::start(command_line, None);
+    let directory = RunDirectory::create(&path, &metadata, None)?;
+    let started = Shared::create(&directory, props);
+    let shared = match started {
+        Ok(shared) => shared,
+        Err(error) => {
+            directory.discard();
+            return Err(error);
+        }
+    };
+    let status = child::run(&mut command(props, &program, &library, &shared));
+    match status {
+        Ok(status) => {
+            finish(props, &name, directory, &shared, status);
+            Ok(ExitCode::from(child::exit_code(status)))
+        }
+        Err(error) => {
+            drop(shared);
+            directory.discard();
+            Err(anyhow!("{name}: cannot run it: {}", why(&error)))
+        }
+    }
+}
+
+fn why(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such program; check the name and PATH".into(),
+        std::io::ErrorKind::PermissionDenied => "it may not be executed; see `chmod +x`".into(),
+        _ => reason(error),
+    }
+}
+
+/// What the launcher and the recorded processes share.
+struct Shared {
+    log_directory: PathBuf,
+    status: StatusPage,
+    control: Control,
+}
+
+impl Shared {
+    fn create(directory: &RunDirectory, props: &AttachProps) -> anyhow::Result<Shared> {
+        let log_directory = fs::canonicalize(directory.log_directory())?;
+        let bounds = Bounds {
+            duration_nanos: props
+                .duration
+                .map(|d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+            log_bytes: props.max_log_bytes,
+            tokens: props.max_tokens,
+        };
+        let start = || {
+            let status = StatusPage::create(&log_directory.join("status"))?;
+            let control = Control::create(&log_directory, bounds)?;
+            Ok((status, control))
+        };
+        let (status, control) = start().map_err(|error: std::io::Error| {
+            let shown = log_directory.display();
+            anyhow!("{shown}: cannot start the log: {}", reason(&error))
+        })?;
+        Ok(Shared {
+            log_directory,
+            status,
+            control,
+        })
+    }
+}
+
+fn command(props: &AttachProps, program: &Path, library: &Path, shared: &Shared) -> Command {
+    let mut command = Command::new(program);
+    // What the program takes for its name is what was typed.
+    std::os::unix::process::CommandExt::arg0(&mut command, &props.program[0]);
+    command.args(&props.program[1..]);
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
+    command.env("TENSORSCOPE_LOG", &shared.log_directory);
+    match props.repacking {
+        Repacking::Prevented => command.env("TENSORSCOPE_NO_REPACK", "1"),
+        Repacking::AsTheProgramSays => command.env_remove("TENSORSCOPE_NO_REPACK"),
+    };
+    for (purpose, variable) in [
+        (Purpose::Audit, "TENSORSCOPE_AUDIT"),
+        (Purpose::Measure, "TENSORSCOPE_MEASURE"),
+    ] {
+        match props.purpose == purpose {
+            true => command.env(variable, "1"),
+            false => command.env_remove(variable),
+        };
+    }
+    command
+}
+
+/// Completes the run and says how it went. The program's exit code stands
+/// whatever happens here.
+fn finish(
+    props: &AttachProps,
+    name: &str,
+    mut directory: RunDirectory,
+    shared: &Shared,
+    status: ExitStatus,
+) {
+    let path = directory.path().to_owned();
+    if !shared.log_directory.exists() {
+        eprintln!(
+            "tensorscope: {}: there is no trace: the directory was removed while {name} ran",
+            path.display()
+        );
+        return;
+    }
+    let reports = Report::read_all(&shared.log_directory);
+    let still_running: Vec<u32> = reports
+        .iter()
+        .filter_map(|report| report.pid)
+        .filter(|&pid| is_recording(pid, &shared.log_directory))
+        .collect();
+    if still_running.is_empty() {
+        for stream in streams(&shared.log_directory).unwrap_or_default() {
+            if let Ok(Sealed::CannotBe) | Err(_) = seal(&shared.log_directory, stream) {
+                shared.status.count_lost(0, 0);
+            }
+        }
+    }
+    let Ok(summary) = summarise(&shared.log_directory, &mut |_| {}) else {
+        say_nothing_recorded(name, &reports, status);
+        directory.discard();
+        return;
+    };
+    if summary.evaluations == 0 {
+        say_nothing_recorded(name, &reports, status);
+        directory.discard();
+        return;
+    }
+    let mut lacks: Vec<String> = reports
+        .iter()
+        .filter_map(|report| report.off.clone())
+        .collect();
+    if let Err(error) = describe(&mut directory, &shared.log_directory, &reports) {
+        lacks.push(format!("{error:#}"));
+    }
+    let how = shared.status.get();
+    if let State::Failed(errno) = how.state {
+        lacks.push(reason(&std::io::Error::from_raw_os_error(errno)));
+    }
+    if how.evals_lost > 0 {
+        lacks.push(format!("{} evaluations lost", grouped(how.evals_lost)));
+    }
+    if summary.flagged > 0 {
+        lacks.push(format!("{} evaluations flagged", grouped(summary.flagged)));
+    }
+    lacks.extend(
+        still_running
+            .iter()
+            .map(|pid| format!("process {pid} was still running when {name} ended")),
+    );
+    let stopped = shared.control.stop().map(|stop| match stop {
+        Stop::Duration => DURATION_OVER,
+        Stop::LogBytes => LOG_FULL,
+        Stop::Tokens => TOKENS_RECORDED,
+    });
+    let ending = match (lacks.first(), stopped) {
+        (Some(lack), _) => Ending::StoppedEarly(lack.clone()),
+        (None, Some(stopped)) => Ending::StoppedEarly(stopped.to_owned()),
+        (None, None) => Ending::Complete,
+    };
+    if still_running.is_empty() {
+        shared.status.set_state(State::Complete);
+    }
+    let (prompt_tokens, generated_tokens) = tokens(&summary);
+    let statistics = Statistics {
+        prompt_tokens,
+        generated_tokens,
+        lost_evaluations: how.evals_lost,
+        lost_accesses: how.accesses_lost,
+        ..statistics(&summary)
+    };
+    let log_bytes = directory.log_bytes();
+    if let Err(error) = directory.finish(ending, statistics) {
+        lacks.push(error.to_string());
+    }
+    if props.verbosity == Verbosity::Normal || !lacks.is_empty() {
+        let how = match (lacks.as_slice(), stopped) {
+            ([], None) => String::new(),
+            ([], Some(stopped)) => format!("{stopped}: "),
+            (lacks, _) => format!("the trace is incomplete ({}): ", lacks.join("; ")),
+        };
+        eprintln!(
+            "tensorscope: {how}{} prompt and {} generated tokens in {} evaluations, {} accesses, {} of log, in {}",
+            grouped(prompt_tokens),
+            grouped(generated_tokens),
+            grouped(summary.evaluations),
+            grouped(summary.accesses),
+            HumanBytes(log_bytes),
+            path.display()
+        );
+    }
+    if props.tables == Tables::Made && lacks.is_empty() {
+        let made = Run::open(&path)
+            .map_err(Into::into)
+            .and_then(|run| prepare(&run));
+        if let Err(error) = made {
+            eprintln!(
+                "tensorscope: the trace is complete, but its tables could not be made: {error:#}"
+            );
+        }
+    }
+}
+
+fn say_nothing_recorded(name: &str, reports: &[Report], status: ExitStatus) {
+    // A process that recorded nothing has said why itself.
+    if reports.iter().any(|report| report.off.is_some()) {
+        return;
+    }
+    if !status.success() {
+        eprintln!(
+            "tensorscope: {name}: no trace was written: it failed before it computed a graph"
+        );
+        return;
+    }
+    eprintln!(
+        "tensorscope: {name}: no trace was written: it computed no graph of a shared ggml library\n  \
+         try: `tensorscope doctor`; if ggml is linked into the program, a build with -DBUILD_SHARED_LIBS=ON"
+    );
+}
+
+/// Puts into the metadata what the processes found out.
+fn describe(
+    directory: &mut RunDirectory,
+    log_directory: &Path,
+    reports: &[Report],
+) -> anyhow::Result<()> {
+    let first = |get: fn(&Report) -> &Option<String>| reports.iter().find_map(|r| get(r).clone());
+    directory.metadata_mut().versions = Versions {
+        llama_cpp: first(|r| &r.llama),
+        ggml: first(|r| &r.ggml),
+        llama_cpp_sys_2: None,
+    };
+    let files = model_files(log_directory);
+    let mut models: Vec<gguf::Model> = Vec::new();
+    for file in &files {
+        let is_known = models
+            .iter()
+            .any(|m| m.files().iter().any(|f| same_file(&f.path, file)));
+        if !is_known {
+            models.push(gguf::Model::open(file)?);
+        }
+    }
+    directory.add_models(&models, &files)?;
+    name_tokens(log_directory, &models)
+}
+
+/// Adds the texts of the tokens that occurred, unless models disagree about them:
+/// an evaluation does not say which vocabulary its tokens are of.
+fn name_tokens(log_directory: &Path, models: &[gguf::Model]) -> anyhow::Result<()> {
+    let mut vocabularies = Vec::new();
+    for model in models {
+        vocabularies.extend(Vocabulary::of(model)?);
+    }
+    let mut tokens = BTreeMap::new();
+    for stream in streams(log_directory)? {
+        let mut reader = StreamReader::open(log_directory, stream)?;
+        while let Some(event) = reader.next_event()? {
+            let Event::Evaluation(evaluation) = event else {
+                continue;
+            };
+            let template = &reader.definitions.templates[evaluation.template as usize];
+            let numbers = evaluation.first_of(template, CaptureKind::Tokens);
+            for id in numbers.iter().filter_map(|&id| u32::try_from(id).ok()) {
+                tokens.entry(id).or_insert_with(|| {
+                    let mut texts = vocabularies.iter().map(|v| v.text(id));
+                    let first = texts.next()??;
+                    texts
+                        .all(|text| text.as_ref() == Some(&first))
+                        .then_some(first)
+                });
+            }
+        }
+    }
+    let named = tokens
+        .into_iter()
+        .filter_map(|(id, text)| Some((id, text?)));
+    trace::tokens::write(log_directory, named)?;
+    Ok(())
+}
+
+/// The files that the recorded programs loaded, as the trace counts them.
+pub fn model_files(log_directory: &Path) -> Vec<PathBuf> {
+    let text = fs::read(log_directory.join(rundir::MODELS)).unwrap_or_default();
+    text.split(|&b| b == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| PathBuf::from(OsStr::from_bytes(line)))
+        .collect()
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    a == b || fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
+}
+
+fn tokens(summary: &Summary) -> (u64, u64) {
+    (
+        summary.tokens(Phase::Prompt),
+        summary.tokens(Phase::Generate) + summary.tokens(Phase::Unknown),
+    )
+}
+
+/// What one process said about itself (crate `agent`, `process.rs`).
+#[derive(Default)]
+struct Report {
+    pid: Option<u32>,
+    ggml: Option<String>,
+    llama: Option<String>,
+    /// Why it switched recording off.
+    off: Option<String>,
+}
+
+impl Report {
+    fn read_all(log_directory: &Path) -> Vec<Report> {
+        let mut paths: Vec<PathBuf> = fs::read_dir(log_directory)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                let name = path.file_name().map(OsStr::as_bytes);
+                name.is_some_and(|name| name.starts_with(rundir::PROCESS.as_bytes()))
+            })
+            .collect();
+        paths.sort();
+        paths.iter().map(|path| Report::read(path)).collect()
+    }
+
+    fn read(path: &Path) -> Report {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let mut report = Report::default();
+        for (key, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+            match key {
+                "pid" => report.pid = value.parse().ok(),
+                "ggml" => report.ggml = Some(value.to_owned()),
+                "llama" => report.llama = Some(value.to_owned()),
+                "off" => report.off = Some(value.to_owned()),
+                _ => {}
+            }
+        }
+        report
+    }
+}
+
+/// Whether the process still has the run's status page mapped.
+fn is_recording(pid: u32, log_directory: &Path) -> bool {
+    let status = log_directory.join("status");
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let status = status.as_os_str().as_bytes();
+    maps.split(|&b| b == b'\n')
+        .any(|line| line.ends_with(status))
+}

@@ -1,0 +1,373 @@
+//! `tensorscope doctor`: what this machine allows, and the command that fixes
+//! what it does not.
+//!
+//! Everything is tried, not guessed from settings; settings only explain why a
+//! trial failed.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use rundir::limits::Limit;
+
+use crate::attach::library_file;
+
+/// Say what this machine allows, and the command that fixes what it does not
+///
+/// Exit code 0 when everything works, 1 when something does not.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(serde::Serialize)]
+struct Finding {
+    what: &'static str,
+    /// Who needs it.
+    used_by: &'static str,
+    works: bool,
+    /// How it stands, in a clause.
+    state: String,
+    /// One command, or a list of them to choose from.
+    fix: Option<String>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let findings = [
+        preload(),
+        perf_events(),
+        locked_memory(),
+        io_uring(),
+        control_groups(),
+        huge_pages(),
+    ];
+    let out = if args.json {
+        serde_json::to_string_pretty(&findings)?
+    } else {
+        page(&findings)
+    };
+    crate::print(&out)?;
+    Ok(match findings.iter().all(|f| f.works) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(1),
+    })
+}
+
+fn page(findings: &[Finding]) -> String {
+    let mut lines = Vec::new();
+    for finding in findings {
+        let mark = if finding.works { "ok " } else { "NO " };
+        lines.push(format!("{mark} {:<14} {}", finding.what, finding.state));
+        if !finding.works {
+            lines.push(format!("    {:<14} needed by {}", "", finding.used_by));
+        }
+        if let Some(fix) = &finding.fix {
+            lines.push(format!("    {:<14} fix: {fix}", ""));
+        }
+    }
+    lines.join("\n")
+}
+
+fn works(what: &'static str, used_by: &'static str, state: String) -> Finding {
+    Finding {
+        what,
+        used_by,
+        works: true,
+        state,
+        fix: None,
+    }
+}
+
+fn fails(what: &'static str, used_by: &'static str, state: String, fix: &str) -> Finding {
+    Finding {
+        what,
+        used_by,
+        works: false,
+        state,
+        fix: Some(fix.to_owned()),
+    }
+}
+
+/// Loads the library into a program and looks whether it is there.
+fn preload() -> Finding {
+    let (what, used_by) = ("preload", "`record -- PROGRAM`, `run -- PROGRAM`");
+    let library = match library_file::path() {
+        Ok(library) => library,
+        Err(error) => {
+            return fails(
+                what,
+                used_by,
+                format!("the library cannot be written anywhere: {error}"),
+                "export XDG_CACHE_HOME=/a/folder/that/may/hold/programs",
+            );
+        }
+    };
+    let tried = Command::new("/bin/cat")
+        .arg("/proc/self/maps")
+        .env("LD_PRELOAD", &library)
+        .env_remove("TENSORSCOPE_LOG")
+        .output();
+    let shown = library.display().to_string();
+    match tried {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).contains(&shown) => {
+            works(what, used_by, format!("the library loads, from {shown}"))
+        }
+        Ok(output) => fails(
+            what,
+            used_by,
+            format!(
+                "the loader ignores it: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ),
+            "use a tensorscope that was built for this system's C library",
+        ),
+        Err(error) => fails(
+            what,
+            used_by,
+            format!("cannot run /bin/cat to try: {error}"),
+            "install coreutils",
+        ),
+    }
+}
+
+/// Opens the counter of this process's page faults.
+fn perf_events() -> Finding {
+    let (what, used_by) = ("perf events", "page faults and block I/O in a trace");
+    /// `struct perf_event_attr`, its first version.
+    #[repr(C)]
+    struct Attributes {
+        ty: u32,
+        size: u32,
+        config: u64,
+        sample: [u64; 3],
+        flags: u64,
+        rest: [u64; 2],
+    }
+    const SOFTWARE: u32 = 1;
+    const PAGE_FAULTS: u64 = 2;
+    const CLOSE_ON_EXEC: libc::c_long = 8;
+    let attributes = Attributes {
+        ty: SOFTWARE,
+        size: 64,
+        config: PAGE_FAULTS,
+        sample: [0; 3],
+        flags: 0,
+        rest: [0; 2],
+    };
+    // SAFETY: a struct of the size that it says, for this process on any core.
+    let opened = unsafe {
+        libc::syscall(
+            libc::SYS_perf_event_open,
+            &raw const attributes,
+            0,
+            -1,
+            -1,
+            CLOSE_ON_EXEC,
+        )
+    };
+    let paranoid = setting("/proc/sys/kernel/perf_event_paranoid");
+    let paranoid = paranoid.as_deref().unwrap_or("not there");
+    let state = format!("kernel.perf_event_paranoid is {paranoid}");
+    match close(opened) {
+        Ok(()) => works(
+            what,
+            used_by,
+            format!("page faults can be counted; {state}"),
+        ),
+        Err(error) => fails(
+            what,
+            used_by,
+            format!("{state}: {error}"),
+            "sudo sysctl kernel.perf_event_paranoid=1",
+        ),
+    }
+}
+
+fn locked_memory() -> Finding {
+    let (what, used_by) = ("memlock", "weights pinned by `run`");
+    const TRIED_BYTES: usize = 1 << 30;
+    let limit = match rundir::limits::describe().memlock_bytes {
+        Some(Limit::Unlimited) => "unlimited".to_owned(),
+        Some(Limit::Bytes(bytes)) => indicatif::HumanBytes(bytes).to_string(),
+        None => "unknown".to_owned(),
+    };
+    // Locked on fault, so that trying costs no memory.
+    const MLOCK_ONFAULT: libc::c_uint = 1;
+    // SAFETY: a fresh private mapping, of which nothing is touched, and which is
+    // given back.
+    let locked = unsafe {
+        let base = libc::mmap(
+            std::ptr::null_mut(),
+            TRIED_BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+        if base == libc::MAP_FAILED {
+            Err(io::Error::last_os_error())
+        } else {
+            let locked = libc::mlock2(base, TRIED_BYTES, MLOCK_ONFAULT);
+            let error = io::Error::last_os_error();
+            libc::munmap(base, TRIED_BYTES);
+            if locked == 0 { Ok(()) } else { Err(error) }
+        }
+    };
+    match locked {
+        Ok(()) => works(
+            what,
+            used_by,
+            format!("1 GiB can be locked; the limit is {limit}"),
+        ),
+        Err(error) => fails(
+            what,
+            used_by,
+            format!("1 GiB cannot be locked ({error}); the limit is {limit}"),
+            "sudo prlimit --memlock=unlimited:unlimited --pid $$   (this shell; for good: /etc/security/limits.conf)",
+        ),
+    }
+}
+
+fn io_uring() -> Finding {
+    let (what, used_by) = ("io_uring", "weights streamed by `run`, and `bench disk`");
+    // `struct io_uring_params` has 120 bytes.
+    let mut parameters = [0u64; 15];
+    // SAFETY: zeroed parameters of the right size; a ring of one entry.
+    let opened = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+    match close(opened) {
+        Ok(()) => works(what, used_by, "a ring can be made".to_owned()),
+        Err(error) => {
+            let disabled = setting("/proc/sys/kernel/io_uring_disabled");
+            let why = match disabled.as_deref() {
+                None | Some("0") => "a container or seccomp filter forbids it".to_owned(),
+                Some(value) => format!("kernel.io_uring_disabled is {value}"),
+            };
+            let fix = match disabled.as_deref() {
+                None | Some("0") => "docker run --security-opt seccomp=unconfined …",
+                Some(_) => "sudo sysctl kernel.io_uring_disabled=0",
+            };
+            fails(what, used_by, format!("{error}; {why}"), fix)
+        }
+    }
+}
+
+/// Makes a group below ours and removes it again.
+fn control_groups() -> Finding {
+    let (what, used_by) = ("cgroups", "`bench feed --memory`");
+    let Some((version, folder)) = memory_group() else {
+        return fails(
+            what,
+            used_by,
+            "no control group accounts for memory".to_owned(),
+            "sudo mount -t cgroup2 none /sys/fs/cgroup",
+        );
+    };
+    let shown = folder.display().to_string();
+    let child = folder.join(format!("tensorscope-doctor-{}", std::process::id()));
+    let tried = fs::create_dir(&child).and_then(|()| {
+        let limit = if version == 1 {
+            "memory.limit_in_bytes"
+        } else {
+            "memory.max"
+        };
+        let has_limit = child.join(limit).exists();
+        fs::remove_dir(&child)?;
+        match has_limit {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("a group below it has no {limit}"))),
+        }
+    });
+    match tried {
+        Ok(()) => works(
+            what,
+            used_by,
+            format!("version {version}, memory can be limited below {shown}"),
+        ),
+        Err(error) => fails(
+            what,
+            used_by,
+            format!("version {version}, memory cannot be limited below {shown}: {error}"),
+            "systemd-run --user --scope -p Delegate=yes bash   (or run as root)",
+        ),
+    }
+}
+
+/// Version and folder of the group that accounts for this process's memory.
+fn memory_group() -> Option<(u32, PathBuf)> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mount_of = |wanted: &dyn Fn(&str, &str) -> bool| {
+        mounts.lines().find_map(|line| {
+            let (mount, rest) = line.split_once(" - ")?;
+            let mut rest = rest.split(' ');
+            let (ty, options) = (rest.next()?, rest.nth(1)?);
+            wanted(ty, options).then(|| mount.split(' ').nth(4).map(PathBuf::from))?
+        })
+    };
+    let group = rundir::limits::describe().cgroup;
+    let version = group.as_ref().map_or(2, |group| group.version);
+    let mount = if version == 1 {
+        mount_of(&|ty, options| ty == "cgroup" && options.split(',').any(|o| o == "memory"))?
+    } else {
+        mount_of(&|ty, _| ty == "cgroup2")?
+    };
+    let path = match group {
+        Some(group) => group.path,
+        None => groups
+            .lines()
+            .find_map(|l| l.strip_prefix("0::"))?
+            .to_owned(),
+    };
+    let folder = mount.join(path.trim_start_matches('/'));
+    Some((version, if folder.is_dir() { folder } else { mount }))
+}
+
+fn huge_pages() -> Finding {
+    let (what, used_by) = (
+        "huge pages",
+        "weights pinned by `run` (threefold less CPU in I/O)",
+    );
+    let path = "/sys/kernel/mm/transparent_hugepage/enabled";
+    let Some(text) = setting(path) else {
+        return fails(
+            what,
+            used_by,
+            "this kernel has no transparent huge pages".to_owned(),
+            "use a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+        );
+    };
+    let chosen = text
+        .split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("unknown", |(chosen, _)| chosen);
+    match chosen {
+        "always" | "madvise" => works(what, used_by, format!("transparent, {chosen}")),
+        _ => fails(
+            what,
+            used_by,
+            format!("transparent huge pages are set to {chosen}"),
+            &format!("echo madvise | sudo tee {path}"),
+        ),
+    }
+}
+
+fn setting(path: &str) -> Option<String> {
+    let text = fs::read_to_string(Path::new(path)).ok()?;
+    Some(text.trim().to_owned())
+}
+
+/// Closes a descriptor that a system call answered with, or takes its error.
+fn close(answer: libc::c_long) -> io::Result<()> {
+    match i32::try_from(answer) {
+        Ok(descriptor) if descriptor >= 0 => {
+            // SAFETY: a descriptor that we have just got and nobody else knows.
+            unsafe { libc::close(descriptor) };
+            Ok(())
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}

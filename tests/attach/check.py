@@ -1,0 +1,190 @@
+"""Records programs that nobody rebuilt, and compares them with themselves.
+
+    python check.py --tensorscope PROGRAM --models DIR [--node] [--python PYTHON] [--server SECONDS]
+
+For each program: the same output and exit code with and without us, no line on
+standard error that is not `tensorscope:`, every token in the trace, nothing lost.
+
+    --node           node-llama-cpp; `npm ci` was done in this folder
+    --python PYTHON  an interpreter that has llama-cpp-python[server]
+    --dense-only     llama.cpp before 2024-04 knows experts as tensors of their own only
+    --server SECONDS four clients stream from its server for so long
+    --sql PROGRAM    reads the runs, if another than --tensorscope
+"""
+
+import argparse
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+FAILURES = []
+
+
+def fail(case, what):
+    FAILURES.append(case)
+    print(f"FAILED {case}: {what}")
+
+
+def query(args, run, sql):
+    command = [args.sql or args.tensorscope, "sql", run, sql, "--format", "csv"]
+    out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+    return list(csv.DictReader(out.stdout.splitlines()))
+
+
+def compare(args, case, command, folder, expected_code=0, flags=()):
+    """Runs the command twice; the run directory, or None."""
+    run = folder / case
+    plain = subprocess.run(command, capture_output=True)
+    recorded = subprocess.run(
+        [args.tensorscope, "record", "-o", run, *flags, "--", *command], capture_output=True
+    )
+    ours = [line for line in recorded.stderr.splitlines() if line.startswith(b"tensorscope:")]
+    theirs = [line for line in recorded.stderr.splitlines() if not line.startswith(b"tensorscope:")]
+    if plain.returncode != expected_code:
+        return fail(case, f"it fails without us: {plain.returncode} {plain.stderr[-500:]!r}")
+    if not plain.stdout:
+        return fail(case, "it prints nothing without us")
+    if recorded.returncode != plain.returncode:
+        return fail(case, f"exit code {recorded.returncode} instead of {plain.returncode}: {ours}")
+    if recorded.stdout != plain.stdout:
+        return fail(case, f"{recorded.stdout!r} instead of {plain.stdout!r}")
+    if len(theirs) != len(plain.stderr.splitlines()):
+        return fail(case, f"standard error differs: {theirs}")
+    if not (run / "metadata.json").exists():
+        return fail(case, f"there is no run: {ours}")
+    metadata = json.loads((run / "metadata.json").read_text())
+    if metadata["status"] != "complete" or metadata["statistics"]["lost_evaluations"]:
+        return fail(case, f"the trace is {metadata['status']}: {metadata['stopped_reason']}")
+    flagged = query(args, run, "SELECT count(*) AS n FROM evals WHERE flags <> 0")
+    if flagged[0]["n"] != "0":
+        return fail(case, f"{flagged[0]['n']} evaluations are flagged")
+    print(f"ok     {case}: {ours[-1].decode() if ours else ''}")
+    return run, json.loads(plain.stdout)
+
+
+def tokens(args, run):
+    """Tokens of each context in the order of their evaluation."""
+    rows = query(
+        args,
+        run,
+        "SELECT e.context, t.token_id FROM tokens t JOIN evals e ON e.eval = t.eval ORDER BY e.begin_nanos, t.token",
+    )
+    by_context = {}
+    for row in rows:
+        by_context.setdefault(row["context"], []).append(int(row["token_id"]))
+    return list(by_context.values())
+
+
+def expect_tokens(args, case, run, expected):
+    found = tokens(args, run)
+    for sequence in expected:
+        if sequence not in found:
+            fail(case, f"{sequence} is not in the trace, which has {found}")
+
+
+def generation(args, case, command, folder):
+    """One sequence: the last token is chosen, but never evaluated."""
+    done = compare(args, case, command, folder)
+    if done:
+        run, said = done
+        expect_tokens(args, case, run, [said["prompt"] + said["generated"][:-1]])
+
+
+def without_prefix(tokens, before):
+    shared = 0
+    while shared < min(len(tokens), len(before)) and tokens[shared] == before[shared]:
+        shared += 1
+    return tokens[shared:]
+
+
+def audit(args, case, command):
+    """The MMU's answer: recall and precision of every page."""
+    done = subprocess.run([args.tensorscope, "audit", "--json", "--", *command], capture_output=True)
+    lines = done.stdout[done.stdout.index(b"{\n") :] if b"{\n" in done.stdout else b"{}"
+    found = json.loads(lines)
+    if done.returncode != 0 or not found.get("passed"):
+        return fail(case, f"audit: {done.returncode} {done.stdout[-500:]!r} {done.stderr[-500:]!r}")
+    print(f"ok     {case}: recall {found['recall']:.0%}, precision {found['precision']:.0%} of "
+          f"{found['touched_pages']} pages in {found['evaluations']} evaluations")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tensorscope", required=True)
+    parser.add_argument("--models", required=True, type=pathlib.Path)
+    parser.add_argument("--sql")
+    parser.add_argument("--node", action="store_true")
+    parser.add_argument("--python")
+    parser.add_argument("--dense-only", action="store_true")
+    parser.add_argument("--server", type=float, default=0)
+    args = parser.parse_args()
+    args.tensorscope = str(pathlib.Path(args.tensorscope).resolve())
+    args.sql = args.sql and str(pathlib.Path(args.sql).resolve())
+    models = args.models.resolve()
+    dense, moe = str(models / "shakespeare-dense.gguf"), str(models / "shakespeare-moe.gguf")
+    if args.dense_only:
+        moe = dense
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        if args.node:
+            for model in dict.fromkeys((dense, moe)):
+                case = f"node-{pathlib.Path(model).stem}"
+                generation(args, case, ["node", str(HERE / "node.mjs"), model, "40"], folder)
+            audit(args, "audit-node", ["node", str(HERE / "node.mjs"), moe, "12"])
+        if args.python:
+            for model in dict.fromkeys((dense, moe)):
+                case = f"python-{pathlib.Path(model).stem}"
+                generation(args, case, [args.python, str(HERE / "python.py"), model, "40"], folder)
+            done = compare(args, "fork", [args.python, str(HERE / "fork.py"), dense], folder, expected_code=5)
+            if done:
+                run, (before, child, after, code) = done
+                # llama-cpp-python keeps the tokens that a prompt shares with the one before.
+                first = before[0] + before[1][:-1]
+                parent = first + without_prefix(after[0], first) + after[1][:-1]
+                expect_tokens(args, "fork", run, [parent, without_prefix(child[0], first) + child[1][:-1]])
+            contexts = [args.python, str(HERE / "contexts.py"), dense, moe]
+            contexts += ["one-by-one"] if args.dense_only else []
+            done = compare(args, "contexts", contexts, folder)
+            if done:
+                run, said = done
+                expect_tokens(args, "contexts", run, [prompt + made[:-1] for prompt, made in said])
+        if args.python:
+            for model in dict.fromkeys((dense, moe)):
+                case = f"audit-{pathlib.Path(model).stem}"
+                audit(args, case, [args.python, str(HERE / "python.py"), model, "12"])
+            audit(args, "audit-contexts", contexts)
+        if args.python and args.server:
+            server(args, moe, folder)
+    return 1 if FAILURES else 0
+
+
+def server(args, model, folder):
+    run = folder / "server"
+    responses = {}
+    codes = []
+    for mode, command in (
+        ("plain", [args.python]),
+        ("recorded", [args.tensorscope, "record", "-o", run, "--", args.python]),
+    ):
+        out = folder / f"{mode}.json"
+        started = [args.python, HERE / "server.py", model, str(args.server), out, "--", *command]
+        codes.append(subprocess.run(started, stderr=subprocess.DEVNULL).returncode)
+        for r in json.loads(out.read_text()):
+            responses.setdefault((r["prompt"], r["count"]), set()).add(r["response"])
+    differing = [request for request, texts in responses.items() if len(texts) > 1]
+    if codes[0] != codes[1]:
+        fail("server", f"exit codes {codes}")
+    if differing:
+        fail("server", f"responses differ for {differing}")
+    complete = [args.python, HERE / "complete.py", model, run, folder / "recorded.json", args.sql or args.tensorscope]
+    if subprocess.run(complete, stderr=subprocess.DEVNULL).returncode != 0:
+        fail("server", "tokens are missing from the trace")
+    else:
+        print(f"ok     server: {len(responses)} different requests")
+
+
+sys.exit(main())

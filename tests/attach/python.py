@@ -1,0 +1,23 @@
+"""Generates tokens greedily with llama-cpp-python and prints their numbers.
+
+    python python.py MODEL TOKENS [PROMPT]
+
+TOKENS 0: generates nothing, but evaluates the prompt token by token, which every
+version of llama.cpp does alike (generated tokens depend on how it rounds).
+"""
+
+import itertools
+import json
+import sys
+
+import llama_cpp
+
+model_path, count = sys.argv[1], int(sys.argv[2])
+prompt = sys.argv[3] if len(sys.argv) > 3 else "To be, or not"
+llama = llama_cpp.Llama(model_path, n_ctx=512, n_threads=2, n_threads_batch=2, verbose=False)
+tokens = llama.tokenize(prompt.encode())
+if count == 0:
+    for token in tokens:
+        llama.eval([token])
+generated = list(itertools.islice(llama.generate(tokens, temp=0.0, reset=True), count)) if count else []
+print(json.dumps({"prompt": tokens, "generated": generated}))
