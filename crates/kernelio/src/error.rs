@@ -1,11 +1,14 @@
-//! What can go wrong while measuring, as one error enum.
+//! What can go wrong while measuring ([`CeilingError`]) and while recording what
+//! the kernel does ([`KernelError`]).
 //!
 //! Every message is one line: the file, what is wrong and where, what to do next.
 
+use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rundir::error::reason;
+use serde::{Deserialize, Serialize};
 
 use crate::disk::Method;
 
@@ -68,4 +71,83 @@ pub enum CeilingError {
         threads: usize,
         cause: io::Error,
     },
+}
+
+/// Something that cannot be recorded here, and the command that allows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// `page faults inside system calls`.
+    pub what: String,
+    /// Why the kernel refuses.
+    pub why: String,
+    /// A command to type, or what else to do.
+    pub fix: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} cannot be recorded: {}; {}",
+            self.what, self.why, self.fix
+        )
+    }
+}
+
+/// Variants differ by what the caller, or the user, can do.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// Check the path, the permissions and the free space.
+    #[error("{}: {doing}: {}", path.display(), reason(cause))]
+    Io {
+        path: PathBuf,
+        doing: &'static str,
+        cause: io::Error,
+    },
+    /// Go on without, or do what it says.
+    #[error("{0}")]
+    Missing(Missing),
+    /// Give another file, or put it on another file system.
+    #[error("{}: {what}", path.display())]
+    Unsuitable { path: PathBuf, what: String },
+    /// The file is damaged, or something else.
+    #[error("{}: {what} at byte {at}", path.display())]
+    Damaged {
+        path: PathBuf,
+        at: u64,
+        what: &'static str,
+    },
+    /// Use a newer program.
+    #[error("{}: version {version}, this program reads version {known}; update tensorscope", path.display())]
+    Newer {
+        path: PathBuf,
+        version: u32,
+        known: u32,
+    },
+    /// Text of another tool that is not what it should be.
+    #[error("line {line}: {what}")]
+    Line { line: u64, what: String },
+    /// A system call that should work did not.
+    #[error("{doing}: {}", reason(cause))]
+    System {
+        doing: &'static str,
+        cause: io::Error,
+    },
+}
+
+impl KernelError {
+    pub(crate) fn io<'a>(
+        path: &'a Path,
+        doing: &'static str,
+    ) -> impl FnOnce(io::Error) -> KernelError + 'a {
+        move |cause| KernelError::Io {
+            path: path.to_owned(),
+            doing,
+            cause,
+        }
+    }
+
+    pub(crate) fn system(doing: &'static str) -> impl FnOnce(io::Error) -> KernelError {
+        move |cause| KernelError::System { doing, cause }
+    }
 }

@@ -1,27 +1,53 @@
-//! What the hardware allows: how fast this disk delivers the model, and how fast
-//! this memory is read.
+//! What the hardware allows, and what the kernel does underneath a running model.
 //!
 //! ```text
 //! ceilings::measure ──> disk::measure    sequential O_DIRECT reads of the model
 //!                  └──> memory::measure  a STREAM-like read, with one thread and with all
-//! residency::Residency::of               which pages of a file are in memory now
+//!
+//! launch::spawn_held ──> faults::FaultRecorder  every page fault      ──> log/faults
+//!                        block::BlockRecorder   every block request   ──> log/io
+//! sampler::Sampler                              pages in memory       ──> log/residency
+//! pressure::MemoryLimit                         runs it in less memory than it wants
+//! kernel_log                                    what the three files are made of
 //! ```
 //!
-//! Predictions divide bytes by these numbers, so each comes with what it was
+//! Predictions divide bytes by the ceilings, so each comes with what it was
 //! measured with and with every [`Caveat`](disk::Caveat) that could make it too
 //! high: a number without its conditions is worse than none.
 //!
-//! What it deliberately does not do: write to any file, change a setting of the
-//! machine, or print. What the numbers mean is in docs/ceilings.md.
+//! Recording happens from outside of the program: the kernel writes into ring
+//! buffers (of perf events and of tracefs), and a thread of ours empties them. All times are those of
+//! [`trace::clock`], so that a fault can be laid beside the access that caused it.
+//! Who owns a byte of a file is for others to say: here a fault ends at a file and
+//! an offset.
+//!
+//! What it deliberately does not do: write to any file but the three logs, or
+//! print. The settings of the machine stay as they are, but for what is asked for:
+//! a memory group ([`pressure`]) and an instance of tracefs ([`block`]), which are
+//! removed whatever happens, and a tracefs that is not mounted is mounted where it
+//! belongs. What the ceilings mean is in docs/ceilings.md.
 
+pub mod blkparse;
+pub mod block;
 mod buffer;
 pub mod ceilings;
+pub mod counters;
+pub mod devices;
 pub mod disk;
 pub mod error;
+pub mod extents;
+pub mod faults;
+pub mod files;
+pub mod kernel_log;
+pub mod launch;
+mod leftover;
 pub mod memory;
+mod perf;
+pub mod pressure;
 pub mod rate;
 pub mod residency;
+pub mod sampler;
 mod target;
 
 pub use ceilings::{Ceilings, Progress, Stage, measure};
-pub use error::CeilingError;
+pub use error::{CeilingError, KernelError, Missing};

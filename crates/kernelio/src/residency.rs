@@ -22,9 +22,8 @@ use std::{
 
 use rundir::error::reason;
 
-/// Pages asked for in one call, so that the kernel's answer (a byte a page) stays
-/// small: 1 GiB of file at the usual page size.
-const PAGES_PER_CALL: usize = 1 << 18;
+use crate::kernel_log::residency::runs;
+use crate::sampler::Sampler;
 
 /// The pages of one file, at the moment of [`Residency::of`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,32 +55,30 @@ pub enum ResidencyError {
 impl Residency {
     /// Asks the kernel about every page of the file.
     pub fn of(path: &Path) -> Result<Residency, ResidencyError> {
-        let io = |doing| io_error(path, doing);
-        let (file, file_bytes) = open(path)?;
-        let page_bytes = page_bytes();
-        let mut residency = Residency {
+        Sampler::open(path)?.sample()
+    }
+
+    /// From one bit a page, as it was in a log.
+    pub(crate) fn from_bits(page_bytes: u64, pages: u64, resident: Vec<u64>) -> Residency {
+        Residency::of_file(page_bytes, pages * page_bytes, resident)
+    }
+
+    pub(crate) fn of_file(page_bytes: u64, file_bytes: u64, resident: Vec<u64>) -> Residency {
+        Residency {
             page_bytes,
             file_bytes,
-            resident: Vec::new(),
-        };
-        if residency.file_bytes == 0 {
-            return Ok(residency);
+            resident,
         }
-        let mapping = Mapping::of(&file, residency.file_bytes).map_err(io("cannot map"))?;
-        let pages = usize::try_from(residency.pages()).unwrap_or(usize::MAX);
-        residency.resident = vec![0; pages.div_ceil(64)];
-        let mut answer = vec![0u8; PAGES_PER_CALL.min(pages)];
-        for first in (0..pages).step_by(PAGES_PER_CALL) {
-            let answer = &mut answer[..PAGES_PER_CALL.min(pages - first)];
-            mapping
-                .ask(first, page_bytes, answer)
-                .map_err(io("cannot ask which pages are in memory"))?;
-            for (page, byte) in (first..).zip(&*answer) {
-                // The other bits are reserved.
-                residency.resident[page / 64] |= u64::from(byte & 1) << (page % 64);
-            }
-        }
-        Ok(residency)
+    }
+
+    /// One bit a page, lowest first.
+    pub fn bits(&self) -> &[u64] {
+        &self.resident
+    }
+
+    /// Pages in memory, as runs without a gap.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+        runs(self.resident.iter().copied()).map(|(first, pages)| first..first + pages)
     }
 
     /// Whether [`Residency::of`] would have an answer, at the price of two calls.
@@ -97,7 +94,8 @@ impl Residency {
         self.file_bytes
     }
 
-    /// Pages of the file; the last may be partly used.
+    /// Pages of the file; the last may be partly used. What was read back from a log
+    /// has only whole ones.
     pub fn pages(&self) -> u64 {
         self.file_bytes.div_ceil(self.page_bytes)
     }
@@ -134,7 +132,7 @@ impl Residency {
 }
 
 /// The file and its size, where the kernel would tell the truth about it.
-fn open(path: &Path) -> Result<(File, u64), ResidencyError> {
+pub(crate) fn open(path: &Path) -> Result<(File, u64), ResidencyError> {
     let file = File::open(path).map_err(io_error(path, "cannot open"))?;
     let metadata = file.metadata().map_err(io_error(path, "cannot stat"))?;
     if !metadata.is_file() {
@@ -150,7 +148,10 @@ fn open(path: &Path) -> Result<(File, u64), ResidencyError> {
     Ok((file, metadata.len()))
 }
 
-fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> ResidencyError {
+pub(crate) fn io_error(
+    path: &Path,
+    doing: &'static str,
+) -> impl FnOnce(io::Error) -> ResidencyError {
     move |cause| ResidencyError::Io {
         path: path.to_owned(),
         doing,
@@ -158,7 +159,7 @@ fn io_error(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Resid
     }
 }
 
-fn page_bytes() -> u64 {
+pub(crate) fn page_bytes() -> u64 {
     // SAFETY: only reads a number of the system.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(bytes).unwrap_or(4096).max(1)
@@ -179,13 +180,18 @@ fn is_told_the_truth(path: &Path, owner: u32) -> bool {
 }
 
 /// A whole file in the address space, never touched.
-struct Mapping {
+#[derive(Debug)]
+pub(crate) struct Mapping {
     start: NonNull<libc::c_void>,
     bytes: usize,
 }
 
+// SAFETY: the mapping is never read or written; a shared `&Mapping` only asks the
+// kernel about it.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
-    fn of(file: &File, file_bytes: u64) -> io::Result<Mapping> {
+    pub fn of(file: &File, file_bytes: u64) -> io::Result<Mapping> {
         let bytes = usize::try_from(file_bytes).map_err(io::Error::other)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no
         // other memory; without PROT_READ nobody can read through it, so that a
@@ -208,7 +214,7 @@ impl Mapping {
     }
 
     /// One byte for each page from page `first` on.
-    fn ask(&self, first: usize, page_bytes: u64, answer: &mut [u8]) -> io::Result<()> {
+    pub fn ask(&self, first: usize, page_bytes: u64, answer: &mut [u8]) -> io::Result<()> {
         let page_bytes = usize::try_from(page_bytes).map_err(io::Error::other)?;
         let offset = first * page_bytes;
         let length = self

@@ -1,0 +1,145 @@
+//! What the kernel tells everybody: how many faults, how many bytes, without when
+//! and where. What is left when nothing more is allowed, and what the recordings
+//! are checked against.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{KernelError, Missing};
+
+/// Totals of a process and all its threads, gone ones included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    pub major_faults: u64,
+    pub minor_faults: u64,
+    /// What the process has caused to be read from disks; `None` where another
+    /// user's process is not told about.
+    pub read_bytes: Option<u64>,
+    pub written_bytes: Option<u64>,
+}
+
+impl Counters {
+    /// Of a process that exists, be it one that has ended and was not waited for.
+    pub fn of(pid: u32) -> Result<Counters, KernelError> {
+        Counters::in_folder(Path::new(&format!("/proc/{pid}")))
+    }
+
+    pub fn of_this_process() -> Result<Counters, KernelError> {
+        Counters::in_folder(Path::new("/proc/self"))
+    }
+
+    /// Waits until a child has ended, without collecting it: its counters are final
+    /// then, and `wait` still works.
+    pub fn at_end_of(pid: u32) -> Result<Counters, KernelError> {
+        loop {
+            // SAFETY: `siginfo_t` is made of integers, for which zero is a value.
+            let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+            // SAFETY: `info` lives through the call.
+            let result = unsafe {
+                libc::waitid(
+                    libc::P_PID,
+                    pid as libc::id_t,
+                    &mut info,
+                    libc::WEXITED | libc::WNOWAIT,
+                )
+            };
+            let cause = io::Error::last_os_error();
+            match result {
+                0 => return Counters::of(pid),
+                _ if cause.kind() == io::ErrorKind::Interrupted => {}
+                _ => return Err(KernelError::system("cannot wait for the program")(cause)),
+            }
+        }
+    }
+
+    /// What has been added since `earlier`.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        Counters {
+            major_faults: self.major_faults.saturating_sub(earlier.major_faults),
+            minor_faults: self.minor_faults.saturating_sub(earlier.minor_faults),
+            read_bytes: less(self.read_bytes, earlier.read_bytes),
+            written_bytes: less(self.written_bytes, earlier.written_bytes),
+        }
+    }
+
+    fn in_folder(folder: &Path) -> Result<Counters, KernelError> {
+        let path = folder.join("stat");
+        // The name of a program need not be UTF-8.
+        let stat = fs::read(&path).map_err(KernelError::io(&path, "cannot read"))?;
+        let (minor_faults, major_faults) =
+            parse_stat(&String::from_utf8_lossy(&stat)).ok_or_else(|| KernelError::Unsuitable {
+                path,
+                what: "numbers in an unknown form".to_owned(),
+            })?;
+        let io = fs::read_to_string(folder.join("io")).unwrap_or_default();
+        Ok(Counters {
+            major_faults,
+            minor_faults,
+            read_bytes: parse_io(&io, "read_bytes:"),
+            written_bytes: parse_io(&io, "write_bytes:"),
+        })
+    }
+}
+
+/// What of page faults and block requests cannot be recorded here, and the command
+/// that allows it. Empty for root on most machines.
+pub fn missing() -> Vec<Missing> {
+    [crate::faults::probe(), crate::block::probe()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+/// Minor and major faults. The name is in parentheses and may have any character,
+/// so what follows the last one is counted.
+fn parse_stat(text: &str) -> Option<(u64, u64)> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(7);
+    let minor = fields.next()?.parse().ok()?;
+    let major = fields.nth(1)?.parse().ok()?;
+    Some((minor, major))
+}
+
+fn parse_io(text: &str, name: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_found_behind_any_name() {
+        let check = |text, expect| assert_eq!(parse_stat(text), expect, "{text}");
+        check("7 (cat) S 1 7 7 0 -1 4194304 99 0 12 0 1 2", Some((99, 12)));
+        check("7 (a) b (c) S 1 7 7 0 -1 41 5 0 6 0 1", Some((5, 6)));
+        check("7 (cat) S 1 7", None);
+        check("", None);
+        let io = "rchar: 1\nread_bytes: 8192\nwrite_bytes: 3\ncancelled_write_bytes: 9\n";
+        assert_eq!(parse_io(io, "read_bytes:"), Some(8192));
+        assert_eq!(parse_io(io, "write_bytes:"), Some(3));
+        assert_eq!(parse_io("", "read_bytes:"), None);
+    }
+
+    #[test]
+    fn faults_of_this_process_grow() {
+        let before = Counters::of_this_process().unwrap();
+        let touched = vec![1u8; 4 << 20];
+        let after = Counters::of_this_process().unwrap().since(&before);
+        assert!(touched[touched.len() / 2] == 1 && after.minor_faults > 0);
+    }
+
+    #[test]
+    fn a_child_that_has_ended_still_counts() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let counters = Counters::at_end_of(child.id()).unwrap();
+        assert!(counters.minor_faults > 0);
+        assert!(child.wait().unwrap().success());
+        assert!(Counters::of(u32::MAX).is_err());
+    }
+}

@@ -1,0 +1,124 @@
+//! Which node was running at a moment.
+//!
+//! A step runs from the tick of the step before it (or the beginning of the
+//! evaluation) to its own. Between evaluations nothing runs.
+
+use std::path::Path;
+
+use trace::{
+    format::Phase,
+    read::{Definitions, Event, ReadError, StreamReader, streams},
+    template::CaptureKind,
+};
+
+/// A node, as the tables count: evaluations through all streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    pub eval: u64,
+    pub step: u32,
+}
+
+/// One evaluation.
+#[derive(Clone, Debug)]
+pub struct Span {
+    pub eval: u64,
+    pub stream: u32,
+    pub phase: Phase,
+    pub template: u32,
+    /// Tokens of the batch.
+    pub tokens: u32,
+    pub begin_nanos: u64,
+    pub end_nanos: u64,
+    /// Where its steps begin in the list of all.
+    first_step: usize,
+    steps: usize,
+}
+
+#[derive(Debug, Default)]
+pub struct Timeline {
+    /// By their beginning.
+    spans: Vec<Span>,
+    step_nanos: Vec<u64>,
+    /// By stream; templates are counted per stream.
+    definitions: Vec<(u32, Definitions)>,
+}
+
+impl Timeline {
+    pub fn read(log_directory: &Path) -> Result<Timeline, ReadError> {
+        let mut timeline = Timeline::default();
+        let mut first_eval = 0;
+        for stream in streams(log_directory)? {
+            let mut reader = StreamReader::open(log_directory, stream)?;
+            let mut end_eval = first_eval;
+            while let Some(event) = reader.next_event()? {
+                let Event::Evaluation(evaluation) = event else {
+                    continue;
+                };
+                let template = &reader.definitions.templates[evaluation.template as usize];
+                let tokens = evaluation.first_of(template, CaptureKind::Tokens).len();
+                let eval = first_eval + evaluation.number;
+                end_eval = end_eval.max(eval + 1);
+                timeline.spans.push(Span {
+                    eval,
+                    stream,
+                    phase: evaluation.phase,
+                    template: evaluation.template,
+                    tokens: tokens as u32,
+                    begin_nanos: evaluation.begin_nanos,
+                    end_nanos: evaluation.end_nanos,
+                    first_step: timeline.step_nanos.len(),
+                    steps: evaluation.step_nanos.len(),
+                });
+                timeline.step_nanos.extend(&evaluation.step_nanos);
+            }
+            timeline.definitions.push((stream, reader.definitions));
+            first_eval = end_eval;
+        }
+        timeline.spans.sort_by_key(|span| span.begin_nanos);
+        Ok(timeline)
+    }
+
+    /// All evaluations, by their beginning.
+    pub fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// When each step of an evaluation ended.
+    pub fn step_ends(&self, span: &Span) -> &[u64] {
+        &self.step_nanos[span.first_step..span.first_step + span.steps]
+    }
+
+    pub fn definitions(&self, stream: u32) -> Option<&Definitions> {
+        let found = self
+            .definitions
+            .iter()
+            .find(|(number, _)| *number == stream);
+        found.map(|(_, definitions)| definitions)
+    }
+
+    /// The evaluation that was going on; of several at the same time, the one that
+    /// began last.
+    pub fn span_at(&self, nanos: u64) -> Option<&Span> {
+        let behind = self.spans.partition_point(|span| span.begin_nanos <= nanos);
+        // Evaluations of other streams may have begun since; few are open at a time.
+        let open = self.spans[..behind].iter().rev().take(64);
+        open.into_iter().find(|span| nanos <= span.end_nanos)
+    }
+
+    pub fn at(&self, nanos: u64) -> Option<Moment> {
+        let span = self.span_at(nanos)?;
+        let ends = self.step_ends(span);
+        // A step without a tick has 0; those are at the end, of an evaluation that
+        // was cut off.
+        let step = ends.partition_point(|&end| end != 0 && end < nanos);
+        Some(Moment {
+            eval: span.eval,
+            step: u32::try_from(step.min(ends.len().saturating_sub(1))).ok()?,
+        })
+    }
+
+    /// Index of the span in [`Timeline::spans`] of an evaluation.
+    pub fn find(&self, eval: u64) -> Option<&Span> {
+        self.spans.iter().find(|span| span.eval == eval)
+    }
+}
