@@ -286,9 +286,9 @@ impl Counting {
     fn counted(&self) -> Counters {
         match self {
             // It was readable at the begin.
-            Counting::ThisProcess { begin } => Counters::of_this_process()
-                .unwrap_or_else(|_| *begin)
-                .since(begin),
+            Counting::ThisProcess { begin } => {
+                Counters::of_this_process().unwrap_or(*begin).since(begin)
+            }
             Counting::Child {
                 begin,
                 end: Some(end),
