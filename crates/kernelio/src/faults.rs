@@ -185,6 +185,7 @@ struct Events {
     /// For each task, one for each cpu.
     major: Vec<Event>,
     minor: Vec<Event>,
+    /// Sorted: there is one for each thread and cpu, and each fault is looked up.
     major_ids: Vec<u64>,
     cpus: usize,
 }
@@ -238,6 +239,7 @@ impl Events {
                 missing = less.or(missing);
             }
         }
+        events.major_ids.sort_unstable();
         Ok((events, missing))
     }
 
@@ -254,7 +256,8 @@ impl Events {
         let failed = || KernelError::system("cannot map memory for page fault events");
         let owners = self.owners();
         let others = self.major[owners.len()..].iter().enumerate();
-        let rings: io::Result<Vec<Ring>> = owners.iter().map(pump::map_ring).collect();
+        let map = |event| pump::map_ring(event, owners.len());
+        let rings: io::Result<Vec<Ring>> = owners.iter().map(map).collect();
         let rings = rings.map_err(failed())?;
         for (number, event) in others.chain(self.minor.iter().enumerate()) {
             event
@@ -392,7 +395,7 @@ impl Parser {
                 let (pid, tid) = (body.u32(), body.u32());
                 let (nanos, address) = (body.u64(), body.u64());
                 let cpu = body.u32() as u16;
-                let kind = match self.major_ids.contains(&id) {
+                let kind = match self.major_ids.binary_search(&id).is_ok() {
                     true => FaultKind::Major,
                     false => FaultKind::Minor,
                 };
