@@ -26,13 +26,14 @@ use engine::{
     recording::Recording,
 };
 use indicatif::HumanBytes;
-use kernelio::{files::Files, pressure::MemoryLimit, session::Session};
+use kernelio::{counters::Counters, files::Files, pressure::MemoryLimit, session::Session};
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
-    metadata::{Sampling as RunSampling, Settings, Statistics, Versions},
+    metadata::{Sampling as RunSampling, Settings, Statistics, Underneath, Versions},
 };
 use trace::{
+    clock::now_nanos,
     format::Phase,
     status::State,
     summary::{Summary, summarise},
@@ -184,8 +185,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
             // Gone before tables are made, which need memory of their own.
             drop(limit);
-            directory.metadata_mut().underneath =
-                underneath::finish(session, &files, usage, dropped_bytes);
+            let below = underneath::finish(session, &files, usage, dropped_bytes);
+            directory.metadata_mut().underneath = below.map(|below| Underneath {
+                evaluating_since_nanos: outcome.evaluating.map(|(begin, _)| begin.nanos),
+                evaluating_until_nanos: outcome.evaluating.map(|(_, end)| end.nanos),
+                evaluating_major_faults: outcome
+                    .evaluating
+                    .map(|(begin, end)| end.major - begin.major),
+                ..below
+            });
             let finished = finish(&args, directory, outcome);
             live.into_iter().for_each(Live::finish);
             finished
@@ -251,11 +259,31 @@ struct Outcome {
     interrupted: Option<u8>,
     /// Which bound of the recording was reached.
     bound: Option<&'static str>,
+    /// The process's major faults before the evaluations and after.
+    evaluating: Option<(FaultsSoFar, FaultsSoFar)>,
     engine_error: Option<EngineError>,
     /// Why the log could not grow, or not be closed.
     log_error: Option<String>,
     lost_evaluations: u64,
     lost_accesses: u64,
+}
+
+/// Major faults of this process until a moment.
+#[derive(Clone, Copy)]
+struct FaultsSoFar {
+    nanos: u64,
+    major: u64,
+}
+
+/// Asks until no fault falls between the count and the time: asking may fault.
+fn faults_so_far() -> Option<FaultsSoFar> {
+    let count = || Some(Counters::of_this_process().ok()?.major_faults);
+    (0..100).find_map(|_| {
+        let before = count()?;
+        let nanos = now_nanos();
+        let major = count()?;
+        (before == major).then_some(FaultsSoFar { nanos, major })
+    })
 }
 
 /// Fails only before the first evaluation; what goes wrong later is in the outcome.
@@ -319,12 +347,14 @@ fn record(
             reached: None,
         },
     };
+    let begin = faults_so_far();
     let generated = generate(
         &prepared.model,
         &mut context,
         &prepared.generate,
         &mut generation,
     );
+    let evaluating = begin.zip(faults_so_far());
     let Generation {
         recording,
         mut screen,
@@ -363,6 +393,7 @@ fn record(
         generated_tokens,
         interrupted: signals::asked().filter(|_| generated.as_ref().is_ok_and(|g| g.interrupted)),
         bound: bounds.reached,
+        evaluating,
         engine_error: generated.err(),
         log_error,
         lost_evaluations,

@@ -71,6 +71,9 @@ pub struct FaultSummary {
     /// `lost` were lost.
     pub kernel_major: u64,
     pub kernel_minor: u64,
+    /// Of the thread that reads the events, which are not recorded: it would feed
+    /// itself.
+    pub reader_major: u64,
     /// Records that the kernel had no room for.
     pub lost: u64,
 }
@@ -359,8 +362,21 @@ fn read(
     let Ok(mut sink) = work.recv() else {
         return Ok(FaultSummary::default());
     };
+    let before = own_major_faults();
     pump::run(stop, &mut sink)?;
+    sink.summary.reader_major = own_major_faults().saturating_sub(before);
     Ok(sink.summary)
+}
+
+/// Of this thread.
+fn own_major_faults() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: fills the struct, for which zero is valid.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_majflt).unwrap_or(0)
 }
 
 #[derive(Clone, Copy)]

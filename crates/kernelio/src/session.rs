@@ -225,12 +225,16 @@ impl Session {
             mut missing,
         } = self;
         // First, so that what ending costs is not counted.
-        let counters = counting.counted();
+        let mut counters = counting.counted();
         // All are ended before the first failure is reported.
         let faults = faults.map(FaultRecorder::finish);
         let io = io.map(BlockRecorder::finish);
         let watched = watch.map(Watch::finish);
         let (faults, io) = (faults.transpose()?, io.transpose()?);
+        if let (Counting::ThisProcess { .. }, Some(faults)) = (&counting, &faults) {
+            // The process's counter has those of our own reader, too.
+            counters.major_faults = counters.major_faults.saturating_sub(faults.reader_major);
+        }
         let watched = watched.transpose()?;
         let numbered = rewrite::Numbered {
             provisional: known.files(),
