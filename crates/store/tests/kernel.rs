@@ -11,253 +11,20 @@ use std::{
     path::Path,
 };
 
-use gguf::{Component, Model};
-use kernel_logs::{PAGE_BYTES, Random, Recorded, write_records, write_run};
-use kernelio::{
-    files::Place,
-    kernel_log::{
-        FAULTS, HEADER_BYTES, IO, RESIDENCY, Record as _,
-        faults::{Fault, FaultKind},
-        io::{Io, Operation},
-    },
+use kernel_logs::{
+    Random,
+    join::{Naive, text},
+    write_records, write_run,
+};
+use kernelio::kernel_log::{
+    FAULTS, HEADER_BYTES, IO, RESIDENCY, Record as _,
+    faults::{Fault, FaultKind},
+    io::Operation,
 };
 use naive::table_rows;
 use rundir::Run;
 use store::{Format, Session, TablesState, ingest, schema, tables_state, views, write_query};
-use trace::{
-    read::{Event, StreamEnd, StreamReader, streams},
-    template::CaptureKind,
-};
-
-/// Tensor and expert of every byte of a file.
-type Bytes = Vec<Option<(usize, Option<u64>)>>;
-
-/// A node and when it ran.
-struct Node {
-    eval: u64,
-    step: usize,
-    op: String,
-    name: String,
-    phase: &'static str,
-    token: Option<u64>,
-    eval_begin: u64,
-    eval_end: u64,
-    end: u64,
-}
-
-/// The slow and obvious way.
-struct Naive<'a> {
-    model: &'a Model,
-    files: Vec<Bytes>,
-    nodes: Vec<Node>,
-}
-
-impl Naive<'_> {
-    fn new(recorded: &Recorded) -> Naive<'_> {
-        let model = &recorded.model;
-        let mut files: Vec<Bytes> = Vec::new();
-        for file in model.files() {
-            files.push(vec![None; file.len_bytes as usize]);
-        }
-        for (number, tensor) in model.tensors().iter().enumerate() {
-            for inside in 0..tensor.size_bytes {
-                let is_expert = tensor.meaning.component == Component::Expert;
-                let slice_bytes = tensor.size_bytes / tensor.ne[2];
-                let expert = is_expert.then_some(inside / slice_bytes);
-                let at = (tensor.file_offset + inside) as usize;
-                files[tensor.file as usize][at] = Some((number, expert));
-            }
-        }
-        Naive {
-            model,
-            files,
-            nodes: nodes(&recorded.run),
-        }
-    }
-
-    fn owner(&self, file: u32, file_offset: u64) -> Option<(usize, Option<u64>)> {
-        let bytes = &self.files[file as usize];
-        bytes.get(file_offset as usize).copied().flatten()
-    }
-
-    fn owner_of_fault(&self, place: Place) -> Option<(usize, Option<u64>)> {
-        let page = place.file_offset / PAGE_BYTES * PAGE_BYTES;
-        let of_page = (page..page + PAGE_BYTES).find_map(|at| self.owner(place.file, at));
-        self.owner(place.file, place.file_offset).or(of_page)
-    }
-
-    fn node(&self, nanos: u64) -> Option<&Node> {
-        let open = |node: &&Node| node.eval_begin <= nanos && nanos <= node.eval_end;
-        let begin = self.nodes.iter().filter(open).map(|n| n.eval_begin).max()?;
-        let mut of_eval = self.nodes.iter().filter(|node| node.eval_begin == begin);
-        let running = of_eval.clone().find(|node| node.end >= nanos);
-        running.or_else(|| of_eval.next_back())
-    }
-
-    /// `tensor`, name, layer and component, and bytes.
-    fn tensor(&self, owner: Option<(usize, Option<u64>)>) -> [String; 5] {
-        let Some((number, _)) = owner else {
-            return [const { String::new() }; 5];
-        };
-        let tensor = &self.model.tensors()[number];
-        let row = match &*tensor.name {
-            "token_embd.weight" => "0",
-            "blk.0.ffn_up_exps.weight" => "2",
-            _ => "",
-        };
-        [
-            row.to_owned(),
-            tensor.name.to_string(),
-            text(tensor.meaning.layer),
-            tensor.meaning.component.name().to_owned(),
-            tensor.size_bytes.to_string(),
-        ]
-    }
-
-    fn fault(&self, fault: &Fault) -> String {
-        let owner = fault.place.and_then(|place| self.owner_of_fault(place));
-        let [tensor, tensor_name, layer, component, _] = self.tensor(owner);
-        let node = self.node(fault.nanos);
-        let row = [
-            fault.nanos.to_string(),
-            match fault.kind {
-                FaultKind::Major => "major".to_owned(),
-                FaultKind::Minor => "minor".to_owned(),
-            },
-            fault.address.to_string(),
-            fault.pid.to_string(),
-            fault.tid.to_string(),
-            fault.cpu.to_string(),
-            text(fault.place.map(|p| p.file)),
-            text(fault.place.map(|p| p.file_offset)),
-            tensor,
-            tensor_name,
-            layer,
-            component,
-            text(owner.and_then(|(_, expert)| expert)),
-            text(node.map(|n| n.eval)),
-            text(node.map(|n| n.step)),
-            text(node.map(|n| &n.op)),
-            text(node.map(|n| &n.name)),
-            text(node.map(|n| n.phase)),
-            text(node.and_then(|n| n.token)),
-        ];
-        row.join(",")
-    }
-
-    /// Offset, bytes and owner of each part of a piece.
-    fn parts(&self, io: &Io) -> Vec<(Option<u64>, u64, Option<(usize, Option<u64>)>)> {
-        let Some(place) = io.place else {
-            return vec![(None, u64::from(io.piece_bytes), None)];
-        };
-        let mut parts: Vec<(Option<u64>, u64, _)> = Vec::new();
-        for at in place.file_offset..place.file_offset + u64::from(io.piece_bytes) {
-            let owner = self.owner(place.file, at);
-            match parts.last_mut() {
-                Some((_, bytes, last)) if *last == owner => *bytes += 1,
-                _ => parts.push((Some(at), 1, owner)),
-            }
-        }
-        parts
-    }
-
-    fn io(&self, io: &Io, rows: &mut Vec<String>) {
-        let node = self.node(io.issued_nanos);
-        let rwbs = io.rwbs.to_string();
-        for (file_offset, bytes, owner) in self.parts(io) {
-            let [tensor, tensor_name, layer, component, tensor_bytes] = self.tensor(owner);
-            let row = [
-                io.request.to_string(),
-                io.issued_nanos.to_string(),
-                text(io.completed_nanos),
-                text(io.completed_nanos.map(|end| end - io.issued_nanos)),
-                "259:3".to_owned(),
-                io.sector.to_string(),
-                io.request_bytes.to_string(),
-                match rwbs.trim_start_matches('F').chars().next() {
-                    Some('R') => "read".to_owned(),
-                    Some('W') => "write".to_owned(),
-                    _ => "discard".to_owned(),
-                },
-                rwbs.clone(),
-                u8::from(rwbs.contains('A')).to_string(),
-                io.pid.to_string(),
-                io.tid.to_string(),
-                text(io.place.map(|p| p.file)),
-                text(file_offset),
-                bytes.to_string(),
-                tensor,
-                tensor_name,
-                tensor_bytes,
-                layer,
-                component,
-                text(owner.and_then(|(_, expert)| expert)),
-                text(node.map(|n| n.eval)),
-                text(node.map(|n| n.step)),
-                text(node.map(|n| &n.op)),
-                text(node.map(|n| n.phase)),
-            ];
-            rows.push(row.join(","));
-        }
-    }
-
-    fn sample(&self, sample: &(u64, u64, u32, Vec<bool>), rows: &mut Vec<String>) {
-        let (nanos, token, file, resident) = sample;
-        let mut of_file = BTreeMap::new();
-        for (at, owner) in self.files[*file as usize].iter().enumerate() {
-            if let Some((number, _)) = owner {
-                let offset = self.model.tensors()[*number].file_offset;
-                *of_file.entry((offset, *number)).or_insert(0) +=
-                    u64::from(resident[at / PAGE_BYTES as usize]);
-            }
-        }
-        for ((_, number), resident_bytes) in of_file {
-            let [tensor, tensor_name, layer, component, size_bytes] =
-                self.tensor(Some((number, None)));
-            rows.push(format!(
-                "{nanos},{token},{file},{tensor},{tensor_name},{layer},{component},{size_bytes},{resident_bytes}"
-            ));
-        }
-    }
-}
-
-fn nodes(run: &Run) -> Vec<Node> {
-    let mut nodes = Vec::new();
-    let (mut first_eval, mut token) = (0, 0);
-    for stream in streams(&run.log_directory()).unwrap() {
-        let mut reader = StreamReader::open(&run.log_directory(), stream).unwrap();
-        let mut evals = 0;
-        while let Some(event) = reader.next_event().unwrap() {
-            let Event::Evaluation(evaluation) = event else {
-                panic!("the log is whole");
-            };
-            let definitions = &reader.definitions;
-            let template = &definitions.templates[evaluation.template as usize];
-            let tokens = evaluation.first_of(template, CaptureKind::Tokens).len() as u64;
-            for (number, step) in template.steps.iter().enumerate() {
-                nodes.push(Node {
-                    eval: first_eval + evaluation.number,
-                    step: number,
-                    op: definitions.text(step.op),
-                    name: definitions.name(step.name),
-                    phase: evaluation.phase.name(),
-                    token: (tokens == 1).then_some(token),
-                    eval_begin: evaluation.begin_nanos,
-                    eval_end: evaluation.end_nanos,
-                    end: evaluation.step_nanos[number],
-                });
-            }
-            token += tokens;
-            evals += 1;
-        }
-        first_eval += evals;
-    }
-    nodes
-}
-
-fn text(value: Option<impl ToString>) -> String {
-    value.map_or(String::new(), |value| value.to_string())
-}
+use trace::read::StreamEnd;
 
 fn csv(session: &Session, sql: &str) -> Vec<String> {
     let mut out = Vec::new();
@@ -485,7 +252,7 @@ fn a_torn_last_record_is_ignored() {
         .parts(recorded.io.last().unwrap())
         .len() as u64;
     assert_eq!(torn.rows("io"), whole.rows("io") - last);
-    let file = recorded.samples.last().unwrap().2;
+    let file = recorded.samples.last().unwrap().file;
     let tensors = recorded.model.tensors().iter().filter(|t| t.file == file);
     let lost = tensors.count() as u64;
     assert_eq!(torn.rows("residency"), whole.rows("residency") - lost);

@@ -5,6 +5,8 @@
 //! the weights of the small graph that it has are where it has them.
 #![allow(dead_code, reason = "each user takes a part of it")]
 
+pub mod join;
+
 use std::{fs, ops::ControlFlow, path::Path};
 
 use gguf::{
@@ -40,8 +42,15 @@ pub struct Recorded {
     pub model: Model,
     pub faults: Vec<Fault>,
     pub io: Vec<Io>,
-    /// Nanos, token, file and whether each page is in memory.
-    pub samples: Vec<(u64, u64, u32, Vec<bool>)>,
+    pub samples: Vec<Resident>,
+}
+
+/// Whether each page of a file is in memory.
+pub struct Resident {
+    pub nanos: u64,
+    pub token: u64,
+    pub file: u32,
+    pub pages: Vec<bool>,
 }
 
 /// Writes model, log, metadata and the kernel's logs into a folder.
@@ -63,8 +72,12 @@ pub fn write_run(path: &Path, evaluations: u64, seed: u64) -> Recorded {
         for (file, about) in model.files().iter().enumerate() {
             let pages = about.len_bytes.div_ceil(PAGE_BYTES);
             let share = random.below(8);
-            let resident = (0..pages).map(|_| random.below(8) < share).collect();
-            samples.push((1_000_000 + number * 9_000, number, file as u32, resident));
+            samples.push(Resident {
+                nanos: 1_000_000 + number * 9_000,
+                token: number,
+                file: file as u32,
+                pages: (0..pages).map(|_| random.below(8) < share).collect(),
+            });
         }
     }
     write_samples(&log, &samples);
@@ -183,17 +196,19 @@ fn single_token(template: &Template) -> Template {
 }
 
 /// As the recorder writes them: only the first of a file are whole.
-fn write_samples(log: &Path, samples: &[(u64, u64, u32, Vec<bool>)]) {
+fn write_samples(log: &Path, samples: &[Resident]) {
     // Only a log makes a `Residency` of pages that nobody has asked the kernel about.
     let plain = log.join("plain-residency");
     let mut words = Vec::new();
-    for (nanos, token, file, resident) in samples {
+    for sample in samples {
+        let resident = &sample.pages;
         let mut bits = vec![0u64; resident.len().div_ceil(64)];
         for (page, _) in resident.iter().enumerate().filter(|(_, is)| **is) {
             bits[page / 64] |= 1 << (page % 64);
         }
         let (pages, length) = (resident.len() as u64, bits.len() as u64);
-        words.extend([*nanos, *token, u64::from(*file) | 2 << 32 | 12 << 48]);
+        let third = u64::from(sample.file) | 2 << 32 | 12 << 48;
+        words.extend([sample.nanos, sample.token, third]);
         words.push(pages | length << 32);
         words.extend(bits);
     }
