@@ -6,9 +6,15 @@ use analysis::{
     caches::{CacheQuestion, Caches},
     compare::Models,
     facts::{self, Facts, Options},
-    findings::{Finding, findings},
+    findings::{self, Finding, findings},
     opportunities::Machine,
     sequence::{Sequence, SequenceBuilder},
+    traffic::TrafficResults,
+    underneath::{
+        ModelFiles, Rows, UnderneathResults,
+        verdict::{Counters, Speeds},
+        work::Work,
+    },
 };
 use anyhow::Context as _;
 use rundir::Run;
@@ -24,6 +30,9 @@ pub struct Results {
     pub facts: Facts,
     /// Absent when the run read no weights from a file.
     pub caches: Option<Caches>,
+    /// Absent when nothing was recorded of what the kernel did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underneath: Option<UnderneathResults>,
 }
 
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
@@ -112,11 +121,60 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
     let opportunities = caches
         .as_ref()
         .and_then(|caches| caches.opportunities.as_ref());
+    let underneath = underneath(run, &facts.traffic, props.ceilings.as_ref())?;
+    // What a run was recorded under pressure for is what is asked first.
+    let mut list = underneath
+        .as_ref()
+        .map_or_else(Vec::new, findings::underneath);
+    list.extend(findings(&facts, opportunities));
     Ok(Results {
-        findings: findings(&facts, opportunities),
+        findings: list,
         facts,
         caches,
+        underneath,
     })
+}
+
+/// What the kernel did, where that was recorded; else this costs nothing.
+fn underneath(
+    run: &Run,
+    traffic: &TrafficResults,
+    ceilings: Option<&kernelio::Ceilings>,
+) -> anyhow::Result<Option<UnderneathResults>> {
+    let Some(recorded) = underneath::Underneath::open(run)? else {
+        return Ok(None);
+    };
+    let described = run.metadata().and_then(|m| m.model.as_ref());
+    let files = described.map_or(0, |model| model.files.len() as u32);
+    let bytes = described.map_or(0, |model| model.size_bytes);
+    let model = ModelFiles::of(&recorded.owners, files, bytes);
+    let (faults, io, samples) = (recorded.faults()?, recorded.io()?, recorded.samples()?);
+    let counters = counters(run);
+    let rows = Rows {
+        model: &model,
+        work: &Work::of(&recorded.timeline),
+        faults: faults.as_deref(),
+        io: io.as_deref(),
+        samples: samples.as_deref(),
+        counters: counters.as_ref(),
+        traffic,
+        speeds: ceilings.map(|ceilings| Speeds {
+            disk: ceilings.disk.bytes_per_second,
+            memory: ceilings.memory.bytes_per_second,
+        }),
+    };
+    Ok(Some(rows.results()))
+}
+
+/// The kernel's totals, from the run's metadata.
+fn counters(run: &Run) -> Option<Counters> {
+    #[derive(Deserialize)]
+    struct Described {
+        underneath: Option<Counters>,
+    }
+    let text = std::fs::read(run.path().join("metadata.json")).ok()?;
+    let described: Described = serde_json::from_slice(&text).ok()?;
+    described.underneath
 }
 
 /// The facts alone, for a comparison, and from how many evaluations they are.
