@@ -19,16 +19,18 @@ mod program;
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
-    fs,
+    fs, io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, ExitStatus},
+    process::{Child, Command, ExitCode, ExitStatus},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context, anyhow};
 use gguf::Vocabulary;
 use indicatif::HumanBytes;
+use kernelio::session::{Session, Wish};
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
@@ -44,7 +46,12 @@ use trace::{
     template::CaptureKind,
 };
 
-use crate::{ingest::prepare, record::statistics, text::grouped};
+use crate::{
+    ingest::prepare,
+    record::statistics,
+    text::grouped,
+    underneath::{self, UnderneathArgs},
+};
 
 /// Why a recording ended before its program.
 pub const DURATION_OVER: &str = "the duration that was asked for is over";
@@ -62,6 +69,7 @@ pub struct AttachProps {
     pub max_tokens: Option<u64>,
     pub repacking: Repacking,
     pub purpose: Purpose,
+    pub underneath: UnderneathArgs,
     pub tables: Tables,
     pub verbosity: Verbosity,
 }
@@ -103,6 +111,8 @@ pub fn run(props: &AttachProps) -> anyhow::Result<ExitCode> {
     }
     let library = library_file::path()
         .context("cannot write the preload library to where it can be loaded")?;
+    let cold_files = props.underneath.cold_files_of_program(&props.program)?;
+    let limit = props.underneath.limit()?;
     let path = props
         .output
         .clone()
@@ -120,9 +130,37 @@ pub fn run(props: &AttachProps) -> anyhow::Result<ExitCode> {
             return Err(error);
         }
     };
-    let status = child::run(&mut command(props, &program, &library, &shared));
-    match status {
+    let mut command = command(props, &program, &library, &shared);
+    let started = underneath::make_cold(&cold_files).and_then(|dropped_bytes| {
+        if let Some(limit) = &limit {
+            limit.confine(&mut command)?;
+        }
+        Ok(dropped_bytes)
+    });
+    let dropped_bytes = match started {
+        Ok(dropped_bytes) => dropped_bytes,
+        Err(error) => {
+            directory.discard();
+            return Err(error);
+        }
+    };
+    let mut watch = Watch {
+        wish: props.underneath.wish(),
+        log_directory: shared.log_directory.clone(),
+        session: None,
+    };
+    match child::run(&mut command, &mut watch) {
         Ok(status) => {
+            let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
+            // Gone before tables are made, which need memory of their own.
+            drop(limit);
+            let mut directory = directory;
+            directory.metadata_mut().underneath = underneath::finish(
+                watch.session,
+                &model_files(&shared.log_directory),
+                usage,
+                dropped_bytes,
+            );
             finish(props, &name, directory, &shared, status);
             Ok(ExitCode::from(child::exit_code(status)))
         }
@@ -130,6 +168,35 @@ pub fn run(props: &AttachProps) -> anyhow::Result<ExitCode> {
             drop(shared);
             directory.discard();
             Err(anyhow!("{name}: cannot run it: {}", why(&error)))
+        }
+    }
+}
+
+/// The program, watched from below when that is wished.
+struct Watch {
+    wish: Option<Wish>,
+    log_directory: PathBuf,
+    session: Option<Session>,
+}
+
+impl child::Start for Watch {
+    fn spawn(&mut self, command: &mut Command) -> io::Result<Child> {
+        let Some(wish) = &self.wish else {
+            return command.spawn();
+        };
+        let control = Control::open(&self.log_directory)?;
+        let tokens = Arc::new(move || control.tokens());
+        let (child, session) = Session::of_child(wish, command, &self.log_directory, tokens)
+            .map_err(io::Error::other)?;
+        underneath::say_missing(&session);
+        self.session = Some(session);
+        Ok(child)
+    }
+
+    fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
+        match &mut self.session {
+            Some(session) => session.wait(child),
+            None => child.wait(),
         }
     }
 }
@@ -288,6 +355,7 @@ fn finish(
         ..statistics(&summary)
     };
     let log_bytes = directory.log_bytes();
+    let below = directory.metadata_mut().underneath.clone();
     if let Err(error) = directory.finish(ending, statistics) {
         lacks.push(error.to_string());
     }
@@ -306,6 +374,9 @@ fn finish(
             HumanBytes(log_bytes),
             path.display()
         );
+        if let Some(below) = below.filter(|_| props.verbosity == Verbosity::Normal) {
+            eprintln!("tensorscope: {}", underneath::sentence(&below));
+        }
     }
     if props.tables == Tables::Made && lacks.is_empty() {
         let made = Run::open(&path)

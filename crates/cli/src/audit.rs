@@ -16,8 +16,9 @@ use trace::read::streams;
 
 use crate::{
     attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
-    engine_args::EngineArgs,
+    engine_args::{EngineArgs, OF_ENGINE},
     progress,
+    underneath::UnderneathArgs,
 };
 
 /// Prove the record complete: hold it against the pages that the MMU saw touched
@@ -54,7 +55,7 @@ pub struct Args {
     json: bool,
 
     /// Program to run and audit, with its arguments; its standard output goes to ours
-    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["model", "prompt", "file"])]
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = OF_ENGINE)]
     program: Vec<OsString>,
 }
 
@@ -125,6 +126,7 @@ fn of_program(args: &Args, scratch: &Path) -> anyhow::Result<Findings> {
         max_tokens: args.engine.tokens.map(u64::from),
         repacking: Repacking::Prevented,
         purpose: Purpose::Audit,
+        underneath: UnderneathArgs::default(),
         tables: Tables::Later,
         verbosity: Verbosity::Quiet,
     })?;

@@ -40,6 +40,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let findings = [
         preload(),
         perf_events(),
+        block_events(),
         locked_memory(),
         io_uring(),
         control_groups(),
@@ -94,7 +95,7 @@ fn fails(what: &'static str, used_by: &'static str, state: String, fix: &str) ->
 
 /// Loads the library into a program and looks whether it is there.
 fn preload() -> Finding {
-    let (what, used_by) = ("preload", "`record -- PROGRAM`, `run -- PROGRAM`");
+    let (what, used_by) = ("preload", "`record -- PROGRAM`");
     let library = match library_file::path() {
         Ok(library) => library,
         Err(error) => {
@@ -136,7 +137,7 @@ fn preload() -> Finding {
 
 /// Opens the counter of this process's page faults.
 fn perf_events() -> Finding {
-    let (what, used_by) = ("perf events", "page faults and block I/O in a trace");
+    let (what, used_by) = ("perf events", "`record --faults`");
     /// `struct perf_event_attr`, its first version.
     #[repr(C)]
     struct Attributes {
@@ -187,8 +188,16 @@ fn perf_events() -> Finding {
     }
 }
 
+fn block_events() -> Finding {
+    let (what, used_by) = ("block events", "`record --io`");
+    match kernelio::block::probe() {
+        None => works(what, used_by, "block requests can be traced".to_owned()),
+        Some(missing) => fails(what, used_by, missing.why, &missing.fix),
+    }
+}
+
 fn locked_memory() -> Finding {
-    let (what, used_by) = ("memlock", "weights pinned by `run`");
+    let (what, used_by) = ("memlock", "nothing yet: it is for pinning weights");
     const TRIED_BYTES: usize = 1 << 30;
     let limit = match rundir::limits::describe().memlock_bytes {
         Some(Limit::Unlimited) => "unlimited".to_owned(),
@@ -233,7 +242,7 @@ fn locked_memory() -> Finding {
 }
 
 fn io_uring() -> Finding {
-    let (what, used_by) = ("io_uring", "weights streamed by `run`, and `bench disk`");
+    let (what, used_by) = ("io_uring", "`bench ceilings`");
     // `struct io_uring_params` has 120 bytes.
     let mut parameters = [0u64; 15];
     // SAFETY: zeroed parameters of the right size; a ring of one entry.
@@ -257,7 +266,7 @@ fn io_uring() -> Finding {
 
 /// Makes a group below ours and removes it again.
 fn control_groups() -> Finding {
-    let (what, used_by) = ("cgroups", "`bench feed --memory`");
+    let (what, used_by) = ("cgroups", "`record --memory`");
     let Some((version, folder)) = memory_group() else {
         return fails(
             what,
@@ -329,7 +338,7 @@ fn memory_group() -> Option<(u32, PathBuf)> {
 fn huge_pages() -> Finding {
     let (what, used_by) = (
         "huge pages",
-        "weights pinned by `run` (threefold less CPU in I/O)",
+        "nothing yet: they are for pinning weights",
     );
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let Some(text) = setting(path) else {

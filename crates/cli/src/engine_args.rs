@@ -22,6 +22,26 @@ const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
 const MOST_SEQUENCES: i64 = 256;
 
+/// Options that say nothing about a program that brings its own llama.cpp.
+pub const OF_ENGINE: [&str; 16] = [
+    "model",
+    "prompt",
+    "file",
+    "threads",
+    "context",
+    "batch",
+    "micro_batch",
+    "key_type",
+    "value_type",
+    "flash_attention",
+    "parallel",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "ignore_eos",
+];
+
 #[derive(clap::Args)]
 pub struct EngineArgs {
     /// Model file; of a split set, any of its files

@@ -1,9 +1,20 @@
 //! `tensorscope ingest`: the raw log as Parquet tables.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    io::BufReader,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
+use anyhow::{anyhow, bail};
 use indicatif::HumanBytes;
-use rundir::Run;
+use kernelio::{
+    blkparse,
+    extents::DiskMap,
+    files::Files,
+    kernel_log::{self, io::Io},
+};
+use rundir::{Run, error::reason};
 use store::{IngestReport, Session, TablesState, ingest, query_rows, tables_state};
 
 use crate::{
@@ -21,16 +32,28 @@ use crate::{
 #[command(after_help = "\
 Examples:
   tensorscope ingest RUN
+  blkparse -i trace > io.txt && tensorscope ingest RUN --blkparse io.txt
   duckdb -c \"SELECT component, sum(bytes) FROM 'RUN/tables/accesses.parquet' GROUP BY component\"
 
 docs/trace-schema.md says what every column means.")]
 pub struct Args {
     /// Run directory
     run: PathBuf,
+
+    /// Add block requests that blktrace recorded beside the run: the text that blkparse prints
+    #[arg(long, value_name = "FILE")]
+    blkparse: Option<PathBuf>,
+
+    /// When blktrace began, in nanoseconds of CLOCK_MONOTONIC [default: when the run began]
+    #[arg(long, value_name = "NANOS", requires = "blkparse")]
+    blkparse_start: Option<u64>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run = open_run(&args.run)?;
+    if let Some(file) = &args.blkparse {
+        add_requests(&run, file, args.blkparse_start)?;
+    }
     let report = with_progress(&run)?;
     crate::print(&page(&run, &report))?;
     // Lost data is an error, never a warning.
@@ -39,6 +62,49 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         ExitCode::from(1)
     })
+}
+
+/// Writes `log/io` from blkparse's text. A run has one such log.
+fn add_requests(run: &Run, file: &Path, start_nanos: Option<u64>) -> anyhow::Result<()> {
+    let metadata = run.metadata();
+    let start_nanos = start_nanos
+        .or(metadata.map(|m| m.started_monotonic_nanos))
+        .unwrap_or(0);
+    let model = metadata.and_then(|m| m.model.as_ref());
+    let paths = model.map_or(&[][..], |model| &model.files);
+    let files = Files::register(paths.iter().map(|f| Path::new(&f.path)))?;
+    let (disks, missing) = DiskMap::of(&files)?;
+    for missing in missing {
+        eprintln!("tensorscope: {missing}");
+    }
+    let text = std::fs::File::open(file)
+        .map_err(|error| anyhow!("{}: cannot open: {}", file.display(), reason(&error)))?;
+    let path = run.log_directory().join(kernel_log::IO);
+    if path.exists() {
+        bail!(
+            "{}: there are block requests already; remove the file to replace them",
+            path.display()
+        );
+    }
+    let mut writer = kernel_log::Writer::<Io>::create(&path)?;
+    let read = blkparse::read(BufReader::new(text), start_nanos, disks, |io| writer.push(io));
+    let imported = read.and_then(|imported| writer.flush().map(|()| imported));
+    let imported = imported.map_err(|error| {
+        // Half a log would be in the way of the next try.
+        let _ = std::fs::remove_file(&path);
+        anyhow!("{}: {error}", file.display())
+    })?;
+    eprintln!(
+        "tensorscope: {} requests from {} events of {}{}",
+        grouped(imported.requests),
+        grouped(imported.events),
+        file.display(),
+        match imported.unpaired {
+            0 => String::new(),
+            n => format!("; {} completions without an issue", grouped(n)),
+        }
+    );
+    Ok(())
 }
 
 /// Makes the tables where they are missing or older than the log.

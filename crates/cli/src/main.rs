@@ -26,6 +26,7 @@ mod signals;
 mod sql;
 mod synth;
 mod text;
+mod underneath;
 mod view;
 
 /// See, explain and fix what large language models do to memory.

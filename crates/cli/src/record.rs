@@ -9,6 +9,10 @@ use std::{
     ops::ControlFlow,
     path::PathBuf,
     process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -22,6 +26,7 @@ use engine::{
     recording::Recording,
 };
 use indicatif::HumanBytes;
+use kernelio::{files::Files, pressure::MemoryLimit, session::Session};
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
@@ -36,10 +41,11 @@ use trace::{
 use self::screen::{Bar, Screen};
 use crate::{
     attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
-    engine_args::EngineArgs,
+    engine_args::{EngineArgs, OF_ENGINE},
     ingest::prepare,
     progress, signals,
     text::grouped,
+    underneath::{self, UnderneathArgs},
     view::Live,
 };
 
@@ -68,6 +74,7 @@ Examples:
   tensorscope record -m model.gguf -f prompt.txt -n 200 -t 8 -o my-run
   tensorscope record -m moe.gguf -p 'To be' -p 'Now is' -n 32      # two sequences
   echo 'Hello' | tensorscope record -m model.gguf -f - --temp 0.8 --seed 7
+  tensorscope record -m big.gguf -p Hi -n 32 --memory 4G --cold --faults --io --residency
   tensorscope record -- llama-server -m model.gguf --port 8080    # until Ctrl-C
   tensorscope record -o my-run --tokens 500 -- python3 chat.py
   tensorscope record --duration 60s --no-repack -- node app.mjs")]
@@ -98,6 +105,9 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = crate::text::size)]
     max_size: Option<u64>,
 
+    #[command(flatten)]
+    underneath: UnderneathArgs,
+
     /// Keep the raw log only: `sql`, `report` and `view` prepare what they need later
     #[arg(long)]
     no_tables: bool,
@@ -115,7 +125,7 @@ pub struct Args {
     quiet: bool,
 
     /// Program to run and record, with its arguments
-    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["model", "prompt", "file"])]
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = OF_ENGINE)]
     program: Vec<OsString>,
 }
 
@@ -137,7 +147,21 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
     let metadata = Metadata::start(command_line, Some(&model_file));
+    let mut limit = args.underneath.limit()?;
     let mut directory = RunDirectory::create(&path, &metadata, Some(&model_file))?;
+    let pressure = underneath::make_cold(&args.underneath.cold_files(&model_file))
+        .and_then(|dropped_bytes| {
+            limit.as_mut().map(MemoryLimit::enter).transpose()?;
+            Ok(dropped_bytes)
+        });
+    let dropped_bytes = match pressure {
+        Ok(dropped_bytes) => dropped_bytes,
+        Err(error) => {
+            directory.discard();
+            return Err(error);
+        }
+    };
+    let files: Vec<PathBuf> = model_file.files().iter().map(|f| f.path.clone()).collect();
     drop(model_file);
     signals::catch();
     let live = match args.live.then(|| Live::start(&path, args.port)).transpose() {
@@ -147,8 +171,21 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Err(error);
         }
     };
-    match record(&args, texts, &mut directory) {
+    let tokens = Arc::new(AtomicU64::new(0));
+    let session = match watch(&args, &files, &directory, &tokens) {
+        Ok(session) => session,
+        Err(error) => {
+            directory.discard();
+            return Err(error);
+        }
+    };
+    match record(&args, texts, &mut directory, &tokens) {
         Ok(outcome) => {
+            let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
+            // Gone before tables are made, which need memory of their own.
+            drop(limit);
+            directory.metadata_mut().underneath =
+                underneath::finish(session, &files, usage, dropped_bytes);
             let finished = finish(&args, directory, outcome);
             live.into_iter().for_each(Live::finish);
             finished
@@ -159,6 +196,24 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(error)
         }
     }
+}
+
+/// Begins to record what the kernel does for this process, when that is wished.
+fn watch(
+    args: &Args,
+    files: &[PathBuf],
+    directory: &RunDirectory,
+    tokens: &Arc<AtomicU64>,
+) -> anyhow::Result<Option<Session>> {
+    let Some(wish) = args.underneath.wish() else {
+        return Ok(None);
+    };
+    let files = Files::register(files)?;
+    let tokens = Arc::clone(tokens);
+    let count = Arc::new(move || tokens.load(Ordering::Relaxed));
+    let session = Session::of_this_process(&wish, files, &directory.log_directory(), count);
+    underneath::say_missing(&session);
+    Ok(Some(session))
 }
 
 fn of_program(args: Args) -> AttachProps {
@@ -176,6 +231,7 @@ fn of_program(args: Args) -> AttachProps {
             false => Repacking::AsTheProgramSays,
         },
         purpose: Purpose::Record,
+        underneath: args.underneath,
         tables: match args.no_tables {
             true => Tables::Later,
             false => Tables::Made,
@@ -207,6 +263,7 @@ fn record(
     args: &Args,
     texts: Vec<String>,
     directory: &mut RunDirectory,
+    tokens: &AtomicU64,
 ) -> anyhow::Result<Outcome> {
     let repack = if args.repack { Repack::On } else { Repack::Off };
     let prepared = args.engine.prepare(texts, repack)?;
@@ -244,9 +301,10 @@ fn record(
                 reason(&error)
             )
         })?;
-    let mut session = Session {
+    let mut generation = Generation {
         model: &prepared.model,
         recording,
+        tokens,
         phase: Phase::Prompt,
         screen,
         texts: if sequences == 1 {
@@ -265,16 +323,16 @@ fn record(
         &prepared.model,
         &mut context,
         &prepared.generate,
-        &mut session,
+        &mut generation,
     );
-    let Session {
+    let Generation {
         recording,
         mut screen,
         texts,
         generated_tokens,
         bounds,
         ..
-    } = session;
+    } = generation;
     screen.end();
     match texts {
         Texts::Streamed => screen.write(b"\n"),
@@ -313,7 +371,7 @@ fn record(
 }
 
 /// Sums the trace up, writes the final metadata and says where everything is.
-fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Result<ExitCode> {
+fn finish(args: &Args, mut directory: RunDirectory, outcome: Outcome) -> anyhow::Result<ExitCode> {
     let path = directory.path().to_owned();
     let summary = match summarise(&directory.log_directory(), &mut |_| {}) {
         Ok(summary) => summary,
@@ -353,6 +411,7 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
         lost_accesses: outcome.lost_accesses,
         ..statistics(&summary)
     };
+    let below = directory.metadata_mut().underneath.clone();
     if let Err(error) = directory.finish(ending, statistics) {
         lacks.push(error.to_string());
     }
@@ -371,6 +430,9 @@ fn finish(args: &Args, directory: RunDirectory, outcome: Outcome) -> anyhow::Res
             HumanBytes(log_bytes),
             path.display()
         );
+    }
+    if let Some(below) = below.filter(|_| !args.quiet) {
+        eprintln!("tensorscope: {}", underneath::sentence(&below));
     }
     if !args.quiet {
         for (op, steps) in &summary.unknown_ops() {
@@ -478,9 +540,11 @@ enum Texts {
     Kept(Vec<Vec<u8>>),
 }
 
-struct Session<'a> {
+struct Generation<'a> {
     model: &'a Model,
     recording: Recording,
+    /// Evaluated so far, prompts included.
+    tokens: &'a AtomicU64,
     phase: Phase,
     screen: Screen,
     texts: Texts,
@@ -506,7 +570,7 @@ impl Bounds {
     }
 }
 
-impl Observer for Session<'_> {
+impl Observer for Generation<'_> {
     fn before(&mut self, phase: Phase, _: &[BatchToken]) -> ControlFlow<()> {
         self.phase = phase;
         self.screen.begin();
@@ -523,6 +587,7 @@ impl Observer for Session<'_> {
         batch: &[BatchToken],
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
+        self.tokens.fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.recording
             .decode(self.model, context, self.phase, batch, wants_logits, None)
     }

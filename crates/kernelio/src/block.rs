@@ -24,6 +24,8 @@ use std::os::fd::RawFd;
 use std::path::Path;
 use std::thread::JoinHandle;
 
+use serde::{Deserialize, Serialize};
+
 use crate::devices::{Device, SECTOR_BYTES};
 use crate::error::{KernelError, Missing};
 use crate::extents::DiskMap;
@@ -36,7 +38,7 @@ use pair::{Completed, Issued, Pairs};
 use tracefs::What;
 
 /// What was recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockSummary {
     /// Requests in the log, whatever their files.
     pub requests: u64,
@@ -50,6 +52,22 @@ pub struct BlockSummary {
     pub unfinished: u64,
     /// Events that the kernel had no room for.
     pub lost: u64,
+}
+
+impl BlockSummary {
+    /// Adds what a record of the log says, but for the number of requests.
+    pub(crate) fn count_piece(&mut self, io: &Io) {
+        if io.completed_nanos.is_none() && io.piece_at_bytes == 0 {
+            self.unfinished += 1;
+        }
+        if io.rwbs.operation() == Operation::Read {
+            let bytes = u64::from(io.piece_bytes);
+            self.read_bytes += bytes;
+            if io.place.is_some() {
+                self.file_read_bytes += bytes;
+            }
+        }
+    }
 }
 
 /// Records until it is finished or dropped.
@@ -74,9 +92,21 @@ impl BlockRecorder {
                 },
             )));
         }
+        BlockRecorder::start_with(map, missing, log)
+    }
+
+    /// The same for every disk of the machine, without asking whose bytes they are.
+    pub fn start_on_all_disks(log: &Path) -> Result<BlockRecorder, KernelError> {
+        BlockRecorder::start_with(DiskMap::default(), Vec::new(), log)
+    }
+
+    fn start_with(
+        map: DiskMap,
+        missing: Vec<Missing>,
+        log: &Path,
+    ) -> Result<BlockRecorder, KernelError> {
         let root = tracefs::find()?;
         let layouts = tracefs::layouts(&root)?;
-        let writer = Writer::create(log)?;
         let (stop_reader, stop) = io::pipe().map_err(KernelError::system("cannot make a pipe"))?;
         let sink = BlockSink {
             instance: Instance::start(&root, &layouts, map.devices())?,
@@ -85,7 +115,8 @@ impl BlockRecorder {
                 process_of: HashMap::new(),
             },
             pairs: Pairs::new(map),
-            writer,
+            // After the instance, so that no log is left where nothing can be recorded.
+            writer: Writer::create(log)?,
             summary: BlockSummary::default(),
             records: Vec::new(),
         };
@@ -175,16 +206,7 @@ impl BlockSink {
 
     fn write(&mut self) -> Result<(), KernelError> {
         for io in &self.records {
-            if io.completed_nanos.is_none() && io.piece_at_bytes == 0 {
-                self.summary.unfinished += 1;
-            }
-            if io.rwbs.operation() == Operation::Read {
-                let bytes = u64::from(io.piece_bytes);
-                self.summary.read_bytes += bytes;
-                if io.place.is_some() {
-                    self.summary.file_read_bytes += bytes;
-                }
-            }
+            self.summary.count_piece(io);
             self.writer.push(io)?;
         }
         self.records.clear();

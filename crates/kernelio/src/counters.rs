@@ -8,9 +8,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::devices::SECTOR_BYTES;
 use crate::error::{KernelError, Missing};
 
-/// Totals of a process and all its threads, gone ones included.
+/// Totals of a process and all its threads, gone ones included, and of the children
+/// that it has waited for: the kernel adds the bytes of those by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     pub major_faults: u64,
@@ -29,6 +31,21 @@ impl Counters {
 
     pub fn of_this_process() -> Result<Counters, KernelError> {
         Counters::in_folder(Path::new("/proc/self"))
+    }
+
+    /// Of all children of this process that were waited for.
+    pub fn of_waited_children() -> Counters {
+        // SAFETY: `rusage` is made of integers, for which zero is a value.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: `usage` lives through the call, which cannot fail with it.
+        unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+        let number = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
+        Counters {
+            major_faults: number(usage.ru_majflt),
+            minor_faults: number(usage.ru_minflt),
+            read_bytes: Some(number(usage.ru_inblock) * SECTOR_BYTES),
+            written_bytes: Some(number(usage.ru_oublock) * SECTOR_BYTES),
+        }
     }
 
     /// Waits until a child has ended, without collecting it: its counters are final
@@ -94,14 +111,15 @@ pub fn missing() -> Vec<Missing> {
         .collect()
 }
 
-/// Minor and major faults. The name is in parentheses and may have any character,
+/// Minor and major faults, those of children waited for included. The name is in parentheses and may have any character,
 /// so what follows the last one is counted.
 fn parse_stat(text: &str) -> Option<(u64, u64)> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(7);
-    let minor = fields.next()?.parse().ok()?;
-    let major = fields.nth(1)?.parse().ok()?;
-    Some((minor, major))
+    let mut number = || fields.next()?.parse::<u64>().ok();
+    let (minor, children_minor) = (number()?, number()?);
+    let (major, children_major) = (number()?, number()?);
+    Some((minor + children_minor, major + children_major))
 }
 
 fn parse_io(text: &str, name: &str) -> Option<u64> {
@@ -117,7 +135,7 @@ mod tests {
     fn numbers_are_found_behind_any_name() {
         let check = |text, expect| assert_eq!(parse_stat(text), expect, "{text}");
         check("7 (cat) S 1 7 7 0 -1 4194304 99 0 12 0 1 2", Some((99, 12)));
-        check("7 (a) b (c) S 1 7 7 0 -1 41 5 0 6 0 1", Some((5, 6)));
+        check("7 (a) b (c) S 1 7 7 0 -1 41 5 2 6 1 1", Some((7, 7)));
         check("7 (cat) S 1 7", None);
         check("", None);
         let io = "rchar: 1\nread_bytes: 8192\nwrite_bytes: 3\ncancelled_write_bytes: 9\n";

@@ -27,11 +27,14 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
+use serde::{Deserialize, Serialize};
+
 use crate::devices::Device;
+use crate::discovery::Known;
 use crate::error::{KernelError, Missing};
-use crate::files::Files;
 use crate::kernel_log::Writer;
 use crate::kernel_log::faults::{Fault, FaultKind};
+use crate::maps::FileMapping;
 use crate::perf::pump::{self, Sink, Timed};
 use crate::perf::ring::{Cursor, Record, Ring};
 use crate::perf::{self, Attributes, Event, flag, record, sample};
@@ -55,13 +58,15 @@ pub enum MinorFaults {
 }
 
 /// What was recorded, and what the kernel counted meanwhile.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultSummary {
     /// In the log.
     pub major: u64,
     pub minor: u64,
     /// Of those, faults at a byte of a registered file.
     pub in_files: u64,
+    /// The others: at memory, programs, libraries, or a mapping that is not known.
+    pub elsewhere: u64,
     /// Counted by the kernel apart from the samples. Fewer in the log means that
     /// `lost` were lost.
     pub kernel_major: u64,
@@ -84,11 +89,11 @@ impl FaultRecorder {
     /// Makes the log, which must not exist, and starts.
     pub fn start(
         target: Target,
-        files: &Files,
+        files: impl Into<Known>,
         log: &Path,
         minor: MinorFaults,
     ) -> Result<FaultRecorder, KernelError> {
-        let writer = Writer::create(log)?;
+        let known = files.into();
         let (stop_reader, stop) = io::pipe().map_err(KernelError::system("cannot make a pipe"))?;
         let (hello, greeted) = mpsc::channel();
         let (hand_over, work) = mpsc::channel();
@@ -103,11 +108,12 @@ impl FaultRecorder {
             rings: events.map_rings()?,
             descriptors: events.owners().iter().map(Event::descriptor).collect(),
             parser: Parser {
-                files: files.clone(),
+                known,
                 major_ids: events.major_ids.clone(),
             },
             spaces: Spaces::default(),
-            writer,
+            // Not before, so that no log is left where nothing can be recorded.
+            writer: Writer::create(log)?,
             summary: FaultSummary::default(),
         };
         if target == Target::ThisProcess {
@@ -116,7 +122,7 @@ impl FaultRecorder {
             let pid = std::process::id();
             let maps = fs::read("/proc/self/maps")
                 .map_err(KernelError::io(Path::new("/proc/self/maps"), "cannot read"))?;
-            sink.spaces.read_maps(pid, &maps, files);
+            sink.spaces.read_maps(pid, &maps, &sink.parser.known);
         }
         // Fails only when the reader has died, which `finish` reports.
         let _ = hand_over.send(sink);
@@ -373,7 +379,7 @@ struct FaultSink {
 
 /// From records to items.
 struct Parser {
-    files: Files,
+    known: Known,
     major_ids: Vec<u64>,
 }
 
@@ -411,13 +417,19 @@ impl Parser {
                     minor: body.u32(),
                 };
                 let (inode, _generation) = (body.u64(), body.u64());
-                let (_protection, _flags) = (body.u32(), body.u32());
+                let (protection, _flags) = (body.u32(), body.u32());
                 let (path, nanos) = text_and_time(body)?;
+                let file = FileMapping {
+                    device,
+                    inode,
+                    path,
+                    protection,
+                };
                 let mapped = Mapped {
                     start,
                     end: start.saturating_add(length),
                     file_offset,
-                    file: self.files.find(device, inode, path),
+                    file: self.known.find(&file),
                 };
                 let item = Item::Mapped { pid, mapped };
                 Some(Timed { nanos, item })
@@ -469,7 +481,10 @@ impl Sink for FaultSink {
                     FaultKind::Major => self.summary.major += 1,
                     FaultKind::Minor => self.summary.minor += 1,
                 }
-                self.summary.in_files += u64::from(fault.place.is_some());
+                match fault.place {
+                    Some(_) => self.summary.in_files += 1,
+                    None => self.summary.elsewhere += 1,
+                }
                 return self.writer.push(&fault);
             }
             Item::Mapped { pid, mapped } => self.spaces.map(pid, mapped),

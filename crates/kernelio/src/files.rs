@@ -26,6 +26,25 @@ pub struct RegisteredFile {
     pub bytes: u64,
 }
 
+impl RegisteredFile {
+    pub(crate) fn at(path: &Path) -> Result<RegisteredFile, KernelError> {
+        let absolute = fs::canonicalize(path).map_err(KernelError::io(path, "cannot open"))?;
+        let metadata = fs::metadata(path).map_err(KernelError::io(path, "cannot stat"))?;
+        if !metadata.is_file() {
+            return Err(KernelError::Unsuitable {
+                path: path.to_owned(),
+                what: "not a regular file".to_owned(),
+            });
+        }
+        Ok(RegisteredFile {
+            path: absolute,
+            device: Device::from_stat(metadata.dev()),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+        })
+    }
+}
+
 /// The files of a recording, in a fixed order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
@@ -38,21 +57,7 @@ impl Files {
     ) -> Result<Files, KernelError> {
         let mut list = Vec::new();
         for path in paths {
-            let path = path.as_ref();
-            let absolute = fs::canonicalize(path).map_err(KernelError::io(path, "cannot open"))?;
-            let metadata = fs::metadata(path).map_err(KernelError::io(path, "cannot stat"))?;
-            if !metadata.is_file() {
-                return Err(KernelError::Unsuitable {
-                    path: path.to_owned(),
-                    what: "not a regular file".to_owned(),
-                });
-            }
-            list.push(RegisteredFile {
-                path: absolute,
-                device: Device::from_stat(metadata.dev()),
-                inode: metadata.ino(),
-                bytes: metadata.len(),
-            });
+            list.push(RegisteredFile::at(path.as_ref())?);
         }
         Ok(Files { list })
     }
@@ -71,6 +76,22 @@ impl Files {
 
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// The number of the file in another list, if it is there.
+    pub(crate) fn number_in(&self, file: u32, other: &Files) -> Option<u32> {
+        let file = self.get(file)?;
+        other.find(
+            file.device,
+            file.inode,
+            file.path.as_os_str().as_encoded_bytes(),
+        )
+    }
+
+    pub(crate) fn add(&mut self, file: RegisteredFile) -> Option<u32> {
+        let number = u32::try_from(self.list.len()).ok()?;
+        self.list.push(file);
+        Some(number)
     }
 
     /// Which file a mapping shows. The path is asked second: on overlay and btrfs

@@ -65,7 +65,10 @@ impl RunDirectory {
             let is_of_a_launcher = |name: &str| {
                 name == trace::control::CONTROL
                     || name == crate::MODELS
-                    || name.starts_with(crate::PROCESS)
+                    || ["tokens", "faults", "io", "residency"].contains(&name)
+                    || [crate::PROCESS, "touched-", "turns-"]
+                        .iter()
+                        .any(|prefix| name.starts_with(prefix))
             };
             let name = path.file_name().and_then(|name| name.to_str());
             if name == Some("status")

@@ -55,8 +55,41 @@ pub struct Metadata {
     pub versions: Versions,
     pub machine: Machine,
     pub limits: Limits,
+    /// `None` when the program was neither watched from below nor limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underneath: Option<Underneath>,
     /// `None` until the run has ended.
     pub statistics: Option<Statistics>,
+}
+
+/// What the kernel did for the run, and what it was told to do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Underneath {
+    /// `record --memory`; the next three go with it.
+    pub memory_limit_bytes: Option<u64>,
+    pub peak_memory_bytes: Option<u64>,
+    /// How often pages had to be given up.
+    pub times_at_limit: Option<u64>,
+    pub oom_kills: Option<u64>,
+    /// `record --cold`: cached bytes of the model that were dropped first.
+    pub dropped_bytes: Option<u64>,
+    /// By the kernel's own counters of the process.
+    pub major_faults: Option<u64>,
+    pub minor_faults: Option<u64>,
+    pub read_bytes: Option<u64>,
+    /// Of `log/faults`.
+    pub recorded_faults: Option<u64>,
+    pub lost_faults: Option<u64>,
+    /// Of `log/io`; bytes read in all, and of the model's files.
+    pub requests: Option<u64>,
+    pub request_bytes: Option<u64>,
+    pub model_read_bytes: Option<u64>,
+    pub lost_requests: Option<u64>,
+    /// Of `log/residency`.
+    pub residency_samples: u64,
+    /// What could not be recorded, why, and the command that allows it.
+    pub missing: Vec<String>,
 }
 
 /// How the run stands, as far as its process came to say so. After a kill this

@@ -7,7 +7,7 @@
 use std::{
     io,
     os::unix::process::{CommandExt, ExitStatusExt},
-    process::{Command, ExitStatus},
+    process::{Child, Command, ExitStatus},
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
 };
 
@@ -51,8 +51,14 @@ extern "C" fn pass_on(signal: libc::c_int, about: *mut libc::siginfo_t, _: *mut 
     }
 }
 
-/// Runs the program to its end.
-pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+/// How a program is started and waited for.
+pub trait Start {
+    fn spawn(&mut self, command: &mut Command) -> io::Result<Child>;
+    fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus>;
+}
+
+/// Runs the program to its end, started and waited for by `how`.
+pub fn run(command: &mut Command, how: &mut dyn Start) -> io::Result<ExitStatus> {
     // A signal between the start of the program and the moment that we know its
     // number waits.
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -79,13 +85,13 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
             Ok(())
         });
     }
-    let spawned = command.spawn();
+    let spawned = how.spawn(command);
     if let Ok(child) = &spawned {
         CHILD.store(child.id() as i32, Ordering::Relaxed);
     }
     // SAFETY: restores what the call above noted.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut()) };
-    let status = spawned.and_then(|mut child| child.wait());
+    let status = spawned.and_then(|mut child| how.wait(&mut child));
     CHILD.store(0, Ordering::Relaxed);
     status
 }

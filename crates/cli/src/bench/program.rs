@@ -16,7 +16,10 @@ use rundir::Run;
 use serde_json::json;
 
 use super::OverheadArgs;
-use crate::attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity};
+use crate::{
+    attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
+    underneath::UnderneathArgs,
+};
 
 /// One evaluation, as the library noted it.
 struct Turn {
@@ -44,6 +47,7 @@ pub fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
         max_tokens: None,
         repacking: Repacking::AsTheProgramSays,
         purpose: Purpose::Measure,
+        underneath: UnderneathArgs::default(),
         tables: Tables::Later,
         verbosity: Verbosity::Quiet,
     })?;

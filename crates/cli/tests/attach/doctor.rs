@@ -2,9 +2,10 @@
 
 use crate::fixture::*;
 
-const THINGS: [&str; 6] = [
+const THINGS: [&str; 7] = [
     "preload",
     "perf events",
+    "block events",
     "memlock",
     "io_uring",
     "cgroups",
@@ -12,7 +13,7 @@ const THINGS: [&str; 6] = [
 ];
 
 #[test]
-fn six_things_are_said_and_what_fixes_them() {
+fn seven_things_are_said_and_what_fixes_them() {
     let folder = tempfile::tempdir().unwrap();
     let output = tensorscope(folder.path()).arg("doctor").output().unwrap();
     let page = stdout(&output);

@@ -15,3 +15,4 @@ mod models;
 mod refusals;
 mod repack;
 mod same;
+mod underneath;

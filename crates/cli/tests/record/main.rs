@@ -9,3 +9,4 @@ mod measure;
 mod options;
 mod sanity;
 mod terminal;
+mod underneath;

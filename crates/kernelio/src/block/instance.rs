@@ -46,7 +46,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    /// Starts tracing requests of these devices.
+    /// Starts tracing requests of these devices; none stands for all.
     pub fn start(
         root: &Path,
         layouts: &Layouts,
@@ -79,7 +79,7 @@ impl Instance {
             .map(|device| format!("dev == {}", device.to_kernel()))
             .collect();
         let filter = filter.join(" || ");
-        for layout in layouts.all() {
+        for layout in layouts.all().filter(|_| !filter.is_empty()) {
             set(&format!("events/block/{}/filter", layout.name), &filter)?;
         }
         for layout in layouts.all() {

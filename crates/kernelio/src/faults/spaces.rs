@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 
-use crate::devices::Device;
-use crate::files::{Files, Place};
+use crate::discovery::Known;
+use crate::files::Place;
+use crate::maps;
 
 /// A mapping as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,45 +99,24 @@ impl Spaces {
         self.by_pid.remove(&pid);
     }
 
-    /// What `/proc/PID/maps` lists; lines in an unknown form are left out.
-    pub fn read_maps(&mut self, pid: u32, maps: &[u8], files: &Files) {
-        for line in maps.split(|byte| *byte == b'\n') {
-            if let Some(mapped) = parse_line(line, files) {
-                self.map(pid, mapped);
-            }
+    /// What `/proc/PID/maps` lists.
+    pub fn read_maps(&mut self, pid: u32, maps: &[u8], known: &Known) {
+        for line in maps::lines(maps) {
+            let mapped = Mapped {
+                start: line.start,
+                end: line.end,
+                file_offset: line.file_offset,
+                file: line.file.and_then(|file| known.find(&file)),
+            };
+            self.map(pid, mapped);
         }
     }
-}
-
-/// `7f00-7f01 r--s 00001000 fe:00 4711      /path`, numbers in hexadecimal but for
-/// the inode.
-fn parse_line(line: &[u8], files: &Files) -> Option<Mapped> {
-    let mut parts = line.splitn(6, |byte| *byte == b' ');
-    let mut text = || std::str::from_utf8(parts.next()?).ok();
-    let (start, end) = text()?.split_once('-')?;
-    let _permissions = text()?;
-    let file_offset = u64::from_str_radix(text()?, 16).ok()?;
-    let (major, minor) = text()?.split_once(':')?;
-    let inode: u64 = text()?.parse().ok()?;
-    let path = parts.next().unwrap_or_default().trim_ascii_start();
-    let device = Device {
-        major: u32::from_str_radix(major, 16).ok()?,
-        minor: u32::from_str_radix(minor, 16).ok()?,
-    };
-    Some(Mapped {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
-        file_offset,
-        file: match inode {
-            0 => None,
-            _ => files.find(device, inode, path),
-        },
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Files;
 
     fn mapped(start: u64, end: u64, file_offset: u64, file: Option<u32>) -> Mapped {
         Mapped {
@@ -198,7 +178,7 @@ mod tests {
         );
         let text = format!("rubbish\n00400000-00401000 r-xp 00000000 00:00 0 \n{line}");
         let mut spaces = Spaces::default();
-        spaces.read_maps(5, text.as_bytes(), &files);
+        spaces.read_maps(5, text.as_bytes(), &Known::from(&files));
         let place = spaces.find(5, 0x7f00_0000_1010).unwrap();
         assert_eq!((place.file, place.file_offset), (0, 0x2010));
         assert_eq!(spaces.find(5, 0x40_0000), None);
