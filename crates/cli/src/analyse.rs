@@ -20,6 +20,7 @@ use anyhow::Context as _;
 use rundir::Run;
 use serde::{Deserialize, Serialize};
 use trace::read::{Event, StreamReader, streams};
+use underneath::{Owners, Underneath};
 
 use crate::progress;
 
@@ -141,18 +142,28 @@ fn underneath(
     traffic: &TrafficResults,
     ceilings: Option<&kernelio::Ceilings>,
 ) -> anyhow::Result<Option<UnderneathResults>> {
-    let Some(recorded) = underneath::Underneath::open(run)? else {
+    let counters = counters(run);
+    if counters.is_none() && !underneath::join::is_there(run) {
         return Ok(None);
+    }
+    let recorded = Underneath::open(run)?;
+    let (faults, io, samples) = match &recorded {
+        Some(recorded) => (recorded.faults()?, recorded.io()?, recorded.samples()?),
+        None => (None, None, None),
+    };
+    let (owners, timeline) = match recorded {
+        Some(recorded) => (recorded.owners, recorded.timeline),
+        None => (
+            Owners::of_run(run),
+            underneath::Timeline::read(&run.log_directory())?,
+        ),
     };
     let described = run.metadata().and_then(|m| m.model.as_ref());
     let files = described.map_or(0, |model| model.files.len() as u32);
     let bytes = described.map_or(0, |model| model.size_bytes);
-    let model = ModelFiles::of(&recorded.owners, files, bytes);
-    let (faults, io, samples) = (recorded.faults()?, recorded.io()?, recorded.samples()?);
-    let counters = counters(run);
     let rows = Rows {
-        model: &model,
-        work: &Work::of(&recorded.timeline),
+        model: &ModelFiles::of(&owners, files, bytes),
+        work: &Work::of(&timeline),
         faults: faults.as_deref(),
         io: io.as_deref(),
         samples: samples.as_deref(),
@@ -168,13 +179,25 @@ fn underneath(
 
 /// The kernel's totals, from the run's metadata.
 fn counters(run: &Run) -> Option<Counters> {
-    #[derive(Deserialize)]
-    struct Described {
-        underneath: Option<Counters>,
+    let described = run.metadata()?.underneath.as_ref()?;
+    let mut missing = described.missing.clone();
+    let lost = [
+        (described.lost_faults, "page faults"),
+        (described.lost_requests, "block requests"),
+    ];
+    for (count, what) in lost {
+        let count = count.unwrap_or(0);
+        if count > 0 {
+            missing.push(format!("{count} {what} were lost while recording"));
+        }
     }
-    let text = std::fs::read(run.path().join("metadata.json")).ok()?;
-    let described: Described = serde_json::from_slice(&text).ok()?;
-    described.underneath
+    Some(Counters {
+        major_faults: described.major_faults,
+        minor_faults: described.minor_faults,
+        read_bytes: described.read_bytes,
+        memory_limit_bytes: described.memory_limit_bytes,
+        missing,
+    })
 }
 
 /// The facts alone, for a comparison, and from how many evaluations they are.

@@ -39,7 +39,7 @@ fn verdict_of(verdict: &PhaseVerdict, has_io: bool, list: &mut List) {
             text,
             format!(
                 "SELECT count(DISTINCT request) AS requests, sum(bytes) AS bytes, min(issued_nanos) AS first, \
-                 max(completed_nanos) AS last FROM io WHERE phase = '{}' AND file IS NOT NULL",
+                 max(completed_nanos) AS last FROM io WHERE phase = '{}' AND kind = 'read' AND file IS NOT NULL",
                 verdict.phase
             ),
         ),
@@ -74,7 +74,7 @@ fn reread(results: &UnderneathResults, list: &mut List) {
         TOPIC,
         "underneath.reread",
         text,
-        "SELECT phase, sum(bytes) AS bytes FROM io WHERE kind LIKE 'R%' AND file IS NOT NULL GROUP BY phase",
+        "SELECT phase, sum(bytes) AS bytes FROM io WHERE kind = 'read' AND file IS NOT NULL GROUP BY phase",
     );
     let tensors = results.most_read();
     let Some(first) = tensors.first().filter(|first| first.read_bytes > 0) else {
@@ -103,7 +103,7 @@ fn reread(results: &UnderneathResults, list: &mut List) {
         TOPIC,
         "underneath.by_tensor",
         text,
-        "SELECT * FROM reread ORDER BY bytes DESC LIMIT 20",
+        "SELECT * FROM reads_by_tensor ORDER BY bytes DESC LIMIT 20",
     );
 }
 
@@ -126,7 +126,7 @@ fn disk(results: &UnderneathResults, list: &mut List) {
             disk.mean_depth,
             bytes(disk.bytes_per_second)
         ),
-        "SELECT * FROM read_sizes",
+        "SELECT * FROM read_sizes ORDER BY from_bytes",
     );
 }
 
@@ -186,7 +186,7 @@ fn stall(results: &UnderneathResults, list: &mut List) {
             percent(worst.sum.io_share)
         ),
         "SELECT phase, op, count(DISTINCT request) AS requests, sum(bytes) AS bytes FROM io \
-         WHERE kind LIKE 'R%' AND file IS NOT NULL GROUP BY phase, op ORDER BY bytes DESC",
+         WHERE kind = 'read' AND file IS NOT NULL GROUP BY phase, op ORDER BY bytes DESC",
     );
 }
 
