@@ -8,6 +8,9 @@
 mod memory;
 mod model;
 pub(crate) mod text;
+mod underneath;
+
+pub use underneath::underneath;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +20,7 @@ use crate::{facts::Facts, opportunities::Opportunities};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// `weights`, `tokens`, `hot`, `order`, `kv`, `attention`, `experts`, `time`,
-    /// `opportunities`, `doubts`.
+    /// `opportunities`, `underneath`, `doubts`.
     pub topic: String,
     pub text: String,
     /// Path of the numbers in the results (`report --json`).

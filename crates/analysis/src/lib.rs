@@ -25,6 +25,10 @@
 //! - [`pass`], [`layout`], [`catalog`], [`timeline`]: one pass over the log for all
 //!   of them; [`facts`] is the way in.
 //!
+//! What the kernel did meanwhile:
+//! - [`underneath`]: reads again, page faults, waiting, evictions, and the verdict
+//!   of what bounds each phase, from the joined rows of crate `underneath`.
+//!
 //! What it deliberately does not do: read files (crates `rundir` and `trace`),
 //! tables and SQL (crate `store`), or format anything for people (crate
 //! `render`).
@@ -56,3 +60,5 @@ pub mod layout;
 pub mod pass;
 pub mod timeline;
 pub mod traffic;
+
+pub mod underneath;

@@ -6,14 +6,21 @@ use analysis::{
     caches::{CacheQuestion, Caches},
     compare::Models,
     facts::{self, Facts, Options},
-    findings::{Finding, findings},
+    findings::{self, Finding, findings},
     opportunities::Machine,
     sequence::{Sequence, SequenceBuilder},
+    traffic::TrafficResults,
+    underneath::{
+        ModelFiles, Rows, UnderneathResults,
+        verdict::{Counters, Speeds},
+        work::Work,
+    },
 };
 use anyhow::Context as _;
 use rundir::Run;
 use serde::{Deserialize, Serialize};
 use trace::read::{Event, StreamReader, streams};
+use underneath::{Owners, Underneath};
 
 use crate::progress;
 
@@ -24,6 +31,9 @@ pub struct Results {
     pub facts: Facts,
     /// Absent when the run read no weights from a file.
     pub caches: Option<Caches>,
+    /// Absent when nothing was recorded of what the kernel did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underneath: Option<UnderneathResults>,
 }
 
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
@@ -112,10 +122,81 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
     let opportunities = caches
         .as_ref()
         .and_then(|caches| caches.opportunities.as_ref());
+    let underneath = underneath(run, &facts.traffic, props.ceilings.as_ref())?;
+    // What a run was recorded under pressure for is what is asked first.
+    let mut list = underneath
+        .as_ref()
+        .map_or_else(Vec::new, findings::underneath);
+    list.extend(findings(&facts, opportunities));
     Ok(Results {
-        findings: findings(&facts, opportunities),
+        findings: list,
         facts,
         caches,
+        underneath,
+    })
+}
+
+/// What the kernel did, where that was recorded; else this costs nothing.
+fn underneath(
+    run: &Run,
+    traffic: &TrafficResults,
+    ceilings: Option<&kernelio::Ceilings>,
+) -> anyhow::Result<Option<UnderneathResults>> {
+    let counters = counters(run);
+    if counters.is_none() && !underneath::join::is_there(run) {
+        return Ok(None);
+    }
+    let recorded = Underneath::open(run)?;
+    let (faults, io, samples) = match &recorded {
+        Some(recorded) => (recorded.faults()?, recorded.io()?, recorded.samples()?),
+        None => (None, None, None),
+    };
+    let (owners, timeline) = match recorded {
+        Some(recorded) => (recorded.owners, recorded.timeline),
+        None => (
+            Owners::of_run(run),
+            underneath::Timeline::read(&run.log_directory())?,
+        ),
+    };
+    let described = run.metadata().and_then(|m| m.model.as_ref());
+    let files = described.map_or(0, |model| model.files.len() as u32);
+    let bytes = described.map_or(0, |model| model.size_bytes);
+    let rows = Rows {
+        model: &ModelFiles::of(&owners, files, bytes),
+        work: &Work::of(&timeline),
+        faults: faults.as_deref(),
+        io: io.as_deref(),
+        samples: samples.as_deref(),
+        counters: counters.as_ref(),
+        traffic,
+        speeds: ceilings.map(|ceilings| Speeds {
+            disk: ceilings.disk.bytes_per_second,
+            memory: ceilings.memory.bytes_per_second,
+        }),
+    };
+    Ok(Some(rows.results()))
+}
+
+/// The kernel's totals, from the run's metadata.
+fn counters(run: &Run) -> Option<Counters> {
+    let described = run.metadata()?.underneath.as_ref()?;
+    let mut missing = described.missing.clone();
+    let lost = [
+        (described.lost_faults, "page faults"),
+        (described.lost_requests, "block requests"),
+    ];
+    for (count, what) in lost {
+        let count = count.unwrap_or(0);
+        if count > 0 {
+            missing.push(format!("{count} {what} were lost while recording"));
+        }
+    }
+    Some(Counters {
+        major_faults: described.major_faults,
+        minor_faults: described.minor_faults,
+        read_bytes: described.read_bytes,
+        memory_limit_bytes: described.memory_limit_bytes,
+        missing,
     })
 }
 

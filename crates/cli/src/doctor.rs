@@ -336,10 +336,7 @@ fn memory_group() -> Option<(u32, PathBuf)> {
 }
 
 fn huge_pages() -> Finding {
-    let (what, used_by) = (
-        "huge pages",
-        "nothing yet: they are for pinning weights",
-    );
+    let (what, used_by) = ("huge pages", "nothing yet: they are for pinning weights");
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let Some(text) = setting(path) else {
         return fails(

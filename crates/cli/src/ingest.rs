@@ -87,7 +87,9 @@ fn add_requests(run: &Run, file: &Path, start_nanos: Option<u64>) -> anyhow::Res
         );
     }
     let mut writer = kernel_log::Writer::<Io>::create(&path)?;
-    let read = blkparse::read(BufReader::new(text), start_nanos, disks, |io| writer.push(io));
+    let read = blkparse::read(BufReader::new(text), start_nanos, disks, |io| {
+        writer.push(io)
+    });
     let imported = read.and_then(|imported| writer.flush().map(|()| imported));
     let imported = imported.map_err(|error| {
         // Half a log would be in the way of the next try.

@@ -150,8 +150,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let metadata = Metadata::start(command_line, Some(&model_file));
     let mut limit = args.underneath.limit()?;
     let mut directory = RunDirectory::create(&path, &metadata, Some(&model_file))?;
-    let pressure = underneath::make_cold(&args.underneath.cold_files(&model_file))
-        .and_then(|dropped_bytes| {
+    let pressure =
+        underneath::make_cold(&args.underneath.cold_files(&model_file)).and_then(|dropped_bytes| {
             limit.as_mut().map(MemoryLimit::enter).transpose()?;
             Ok(dropped_bytes)
         });

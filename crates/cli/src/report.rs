@@ -197,6 +197,9 @@ fn page(run: &Run, summary: &Summary, results: &Results) -> String {
             let _ = writeln!(out, "    query: {sql}");
         }
     }
+    if let Some(underneath) = &results.underneath {
+        let _ = write!(out, "\n{}", render::underneath::text(underneath));
+    }
     let total: u64 = summary.by_kind.values().map(|t| t.bytes).sum();
     let share = |bytes: u64| format!("{:.1}", bytes as f64 * 100.0 / total.max(1) as f64);
     let _ = writeln!(out, "\nBytes by kind");

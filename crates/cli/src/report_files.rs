@@ -99,6 +99,7 @@ impl Target {
             findings: &results.findings,
             facts: &results.facts,
             caches: results.caches.as_ref(),
+            underneath: results.underneath.as_ref(),
         };
         let plots = plots::all(&input);
         match (self.kind, &self.path) {

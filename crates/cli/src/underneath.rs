@@ -84,9 +84,8 @@ impl UnderneathArgs {
             None => Ok(Vec::new()),
             Some(Some(file)) => Ok(vec![file.clone()]),
             Some(None) => {
-                let is_model = |path: &&Path| {
-                    path.extension().is_some_and(|e| e == "gguf") && path.is_file()
-                };
+                let is_model =
+                    |path: &&Path| path.extension().is_some_and(|e| e == "gguf") && path.is_file();
                 let named = program.iter().map(Path::new).filter(is_model);
                 let files: Vec<PathBuf> = named
                     .flat_map(|path| match gguf::Model::open(path) {

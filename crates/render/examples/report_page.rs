@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         findings: &findings,
         facts: &facts,
         caches: caches.as_ref(),
+        underneath: None,
     };
     let begin = Instant::now();
     let plots = plots::all(&input);

@@ -10,6 +10,7 @@
 //! And what it says, as pictures and pages, from crates `index` and `analysis`:
 //! - [`plot`]: a small plotting kit; [`plots`]: every plot of the report;
 //! - [`page`]: the report as one HTML file, or as Markdown;
+//! - [`underneath`]: what the kernel did, as text;
 //! - [`animation`]: playback as GIF, APNG or raw frames.
 //!
 //! Those of the first list are one pass over a [`Log`] and need memory for one
@@ -32,6 +33,7 @@ pub mod plots;
 pub mod rows;
 pub mod speedscope;
 pub mod tracker;
+pub mod underneath;
 
 pub use error::RenderError;
 pub use frames::{Frames, Measure};

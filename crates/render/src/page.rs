@@ -30,7 +30,8 @@ const SCRIPT: &str = include_str!("page/sort.js");
 /// The report, with its plots as [`crate::plots::all`] gives them.
 pub fn html(input: &ReportInput, plots: &[Plot]) -> String {
     let info = input.index.info();
-    let tables = tables::all(&input.index.summary(&index::Filter::default()), &info);
+    let summary = input.index.summary(&index::Filter::default());
+    let tables = tables::all(&summary, &info, input.underneath);
     let style = style();
     let mut out = String::with_capacity(1 << 20);
     let title = escape(input.title);

@@ -12,8 +12,9 @@ mod memory;
 mod offsets;
 mod tokens;
 mod traffic;
+mod underneath;
 
-use analysis::{caches::Caches, facts::Facts, findings::Finding};
+use analysis::{caches::Caches, facts::Facts, findings::Finding, underneath::UnderneathResults};
 use index::RunIndex;
 
 use crate::plot::Svg;
@@ -30,6 +31,8 @@ pub struct ReportInput<'a> {
     pub facts: &'a Facts,
     /// Absent when the run read no weights from a file.
     pub caches: Option<&'a Caches>,
+    /// Absent when nothing was recorded of what the kernel did.
+    pub underneath: Option<&'a UnderneathResults>,
 }
 
 /// A picture with its words.
@@ -53,17 +56,19 @@ pub enum Section {
     Attention,
     Experts,
     Memory,
+    Underneath,
     Flame,
 }
 
 impl Section {
-    pub const ALL: [Section; 7] = [
+    pub const ALL: [Section; 8] = [
         Section::Tokens,
         Section::Weights,
         Section::Work,
         Section::Attention,
         Section::Experts,
         Section::Memory,
+        Section::Underneath,
         Section::Flame,
     ];
 
@@ -75,6 +80,7 @@ impl Section {
             Section::Attention => "Attention and the KV cache",
             Section::Experts => "Experts",
             Section::Memory => "Memory",
+            Section::Underneath => "Underneath: disk and page faults",
             Section::Flame => "Flame graphs",
         }
     }
@@ -87,6 +93,7 @@ impl Section {
             Section::Attention => "attention",
             Section::Experts => "experts",
             Section::Memory => "memory",
+            Section::Underneath => "underneath",
             Section::Flame => "flame",
         }
     }
@@ -101,6 +108,7 @@ pub fn all(input: &ReportInput) -> Vec<Plot> {
     plots.extend(attention::plots(input.facts));
     plots.extend(experts::plots(input.index, input.facts, input.caches));
     plots.extend(memory::plots(input.facts, input.caches));
+    plots.extend(input.underneath.map(underneath::plots).unwrap_or_default());
     plots.extend(flame::plots(input.index));
     plots.sort_by_key(|plot| plot.section);
     plots

@@ -16,7 +16,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 }
 
 /// `63.5 %`. What is not nothing does not read as nothing, nor what is not all as all.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     match share {
         s if s > 0.0 && s < 0.0005 => "less than 0.1 %".to_owned(),
         s if (0.9995..1.0).contains(&s) => "more than 99.9 %".to_owned(),
@@ -24,7 +24,7 @@ pub(super) fn percent(share: f64) -> String {
     }
 }
 
-pub(super) fn time(nanos: f64) -> String {
+pub(crate) fn time(nanos: f64) -> String {
     if nanos < 1e6 {
         format!("{:.0} µs", nanos / 1e3)
     } else if nanos < 1e9 {
@@ -35,7 +35,7 @@ pub(super) fn time(nanos: f64) -> String {
 }
 
 /// `1 layer`, `3 layers`.
-pub(super) fn count(n: u64, noun: &str) -> String {
+pub(crate) fn count(n: u64, noun: &str) -> String {
     if n == 1 {
         format!("1 {noun}")
     } else {
@@ -43,7 +43,7 @@ pub(super) fn count(n: u64, noun: &str) -> String {
     }
 }
 
-pub(super) fn share(part: u64, whole: u64) -> f64 {
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 

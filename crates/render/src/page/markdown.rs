@@ -57,7 +57,8 @@ pub fn markdown(input: &ReportInput, plots: &[Plot], link: &dyn Fn(&Plot) -> Str
         }
     }
     out.push_str("\n## Tables\n");
-    for table in tables::all(&input.index.summary(&index::Filter::default()), &info) {
+    let summary = input.index.summary(&index::Filter::default());
+    for table in tables::all(&summary, &info, input.underneath) {
         let _ = writeln!(
             out,
             "\n### {}\n\n| {} |",

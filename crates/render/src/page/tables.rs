@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use analysis::underneath::UnderneathResults;
 use index::{Info, Summary};
 
 use crate::{
@@ -56,13 +57,19 @@ impl Cell {
     }
 }
 
-pub(super) fn all(summary: &Summary, info: &Info) -> Vec<Table> {
+pub(super) fn all(
+    summary: &Summary,
+    info: &Info,
+    underneath: Option<&UnderneathResults>,
+) -> Vec<Table> {
     let mut tables = vec![
         phases(info),
         layers(summary),
         ops(summary),
         tensors(summary),
     ];
+    tables.extend(underneath.map(verdicts));
+    tables.extend(underneath.map(reads));
     tables.retain(|table| !table.rows.is_empty());
     tables
 }
@@ -191,6 +198,85 @@ fn tensors(summary: &Summary) -> Table {
         words: 2,
         rows: rows.collect(),
         note,
+    }
+}
+
+fn verdicts(results: &UnderneathResults) -> Table {
+    let rows = results.verdicts.iter().map(|verdict| {
+        let bound = verdict.verdict.map_or("not known", |bound| bound.name());
+        let or = verdict.or.map(|or| format!(" or {}", or.name()));
+        let part = |share: Option<f64>| Cell::of(Unit::Share, share.unwrap_or(0.0));
+        vec![
+            Cell::word(verdict.phase.as_str()),
+            Cell::word(format!("{bound}{}", or.unwrap_or_default())),
+            Cell::of(Unit::Nanos, verdict.nanos as f64),
+            part(verdict.io_share),
+            Cell::of(Unit::Bytes, verdict.disk_bytes.unwrap_or(0) as f64),
+            Cell::of(
+                Unit::Bytes,
+                verdict.disk_bytes_per_second.unwrap_or(0) as f64,
+            ),
+            Cell::of(Unit::Bytes, verdict.touched_bytes_per_second as f64),
+            Cell::count(verdict.major_faults.unwrap_or(0)),
+            part(verdict.fault_share),
+        ]
+    });
+    Table {
+        id: "verdicts",
+        title: "What bounds each phase",
+        heads: vec![
+            "phase",
+            "bound by",
+            "time",
+            "I/O outstanding",
+            "read",
+            "disk, per second",
+            "memory, per second",
+            "major faults",
+            "in faults",
+        ],
+        words: 2,
+        rows: rows.collect(),
+        note: results.missing.join("; "),
+    }
+}
+
+fn reads(results: &UnderneathResults) -> Table {
+    let most = results.most_read();
+    let touched = most
+        .iter()
+        .filter(|sum| sum.read_bytes > 0 || sum.major_faults + sum.minor_faults > 0);
+    let rows = touched.take(MOST_ROWS).map(|sum| {
+        vec![
+            Cell::word(sum.name.as_str()),
+            Cell::of(Unit::Bytes, sum.size_bytes as f64),
+            Cell::of(Unit::Bytes, sum.read_bytes as f64),
+            Cell {
+                text: format!("{} ×", short(sum.reread_factor)),
+                key: sum.reread_factor,
+            },
+            Cell::count(sum.whole_reads),
+            Cell::count(sum.major_faults),
+            Cell::count(sum.minor_faults),
+            Cell::of(Unit::Share, sum.mean_resident_share.unwrap_or(0.0)),
+        ]
+    });
+    Table {
+        id: "reads",
+        title: "Read from the disk",
+        heads: vec![
+            "tensor",
+            "size",
+            "read",
+            "times",
+            "whole",
+            "major faults",
+            "minor faults",
+            "in memory",
+        ],
+        words: 1,
+        rows: rows.collect(),
+        note: "“whole”: how often every byte was read.".to_owned(),
     }
 }
 

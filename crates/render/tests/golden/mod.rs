@@ -1,4 +1,5 @@
 //! The golden log of crate `trace`, and what its exports must be.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
     fs,

@@ -92,6 +92,7 @@ impl Report {
             findings: &self.findings,
             facts: &self.facts,
             caches: self.caches.as_ref(),
+            underneath: None,
         }
     }
 }
