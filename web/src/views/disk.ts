@@ -59,12 +59,8 @@ class Disk implements View {
           'Bytes read from the disk over the size of the tensors: 1× is everything once. Layer, component and expert of the filter are those of the bytes; phase, tokens and op those of the node that ran then.',
           this.layers,
         ),
-        h(
-          'div',
-          { class: 'vb-pair' },
-          panel('Read again, by tensor', `The ${MOST_TENSORS} most of all.`, this.tensors),
-          panel('Sizes of reads', 'Requests to the disk by their size, up to twice as many bytes; bars are bytes.', this.sizes),
-        ),
+        panel('Sizes of reads', 'Requests to the disk, from one size to twice that; bars are bytes.', this.sizes),
+        panel('Read again, by tensor', `At most ${MOST_TENSORS}, those with most of it; the CSV has all.`, this.tensors),
       ),
       '',
     );
@@ -79,6 +75,7 @@ class Disk implements View {
     const { kernel } = this.app.info;
     const isThere = kernel.faults || kernel.io || kernel.residency;
     const lacking = [kernel.io ? '' : 'factor', kernel.faults ? '' : 'faults'];
+    this.measures.element.hidden = !isThere;
     this.measures.set(this.measure(), lacking);
     const answer = isThere ? this.app.api.disk(state.filter) : Promise.resolve(null);
     await this.all.fill(answer, (found) => {

@@ -153,16 +153,16 @@ class MapView implements View {
     this.controls.when.element.hidden = !isRecorded;
     this.controls.when.set(this.isNow(state) ? 'now' : 'recorded');
     const at = isRecorded && !this.isNow(state) ? await this.moment(state) : undefined;
-    const [raster, summary] = await Promise.all([
+    const [raster, read] = await Promise.all([
       app.api.map({ cells, metric, at }, state.filter),
-      isHilbert ? app.api.summary(state.filter, 'map-key') : null,
+      isHilbert ? this.readBy(metric, state) : [],
     ]);
     // A pan along the file needs neither another raster nor another image.
     const look = [app.colours.theme, isHilbert, columns, this.scale(state)].join();
     if (raster === this.raster && look === this.look) return;
     if (look !== this.look) app.tooltip.hide();
     this.look = look;
-    this.read = new Map(summary?.by_component.map((c) => [c.component, c.bytes]));
+    this.read = new Map(read);
     this.available = raster.header.available;
     this.controls.metric.set(metric, METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)));
     this.raster = raster;
@@ -216,6 +216,14 @@ class MapView implements View {
   private metric(state: State): Metric {
     const wanted = state.opt['map.metric'];
     return METRICS.find((m) => m.value === wanted)?.value ?? 'accesses';
+  }
+  /** Bytes by component: of all accesses, or from the disk. */
+  private async readBy(metric: Metric, { filter }: State): Promise<[string, number][]> {
+    const { api } = this.app;
+    if (metric !== 'disk') return (await api.summary(filter, 'map-key')).by_component.map((one) => [one.component, one.bytes]);
+    const read = new Map<string, number>();
+    for (const one of (await api.disk(filter, 'map-key')).by_tensor) read.set(one.component, (read.get(one.component) ?? 0) + one.read_bytes);
+    return [...read];
   }
   private isNow(state: State): boolean {
     return state.opt['map.pages'] === 'now';

@@ -33,7 +33,7 @@ impl RunIndex {
                 let kept = faults[from..to].iter().filter(|f| {
                     f.kind == FaultKind::Major && f.mark.has_place() && selector.keeps(&f.mark)
                 });
-                kept.for_each(|f| grid.add(&f.mark, f.mark.nanos, 1));
+                kept.for_each(|f| grid.count(&f.mark));
             }
             MarkKind::Reads => {
                 let reads = kernel.reads()?;
@@ -71,8 +71,9 @@ impl RunIndex {
                     let kept = kernel.faults()?.iter().filter(|f| {
                         f.kind == FaultKind::Major && f.mark.nanos <= moment && f.mark.has_place()
                     });
-                    kept.filter(|f| selector.keeps(&f.mark))
-                        .for_each(|f| sums.add(f.mark.offset as f64, 1.0, 1.0));
+                    kept.filter(|f| selector.keeps(&f.mark)).for_each(|f| {
+                        values[((f.mark.offset / cell_bytes) as usize).min(cells - 1)] += 1.0
+                    });
                 } else {
                     let kept = kernel
                         .reads()?
@@ -82,7 +83,7 @@ impl RunIndex {
                         sums.add(r.mark.offset as f64, r.bytes as f64, r.bytes as f64)
                     });
                 }
-                sums.take(|at, amount| values[at] = amount as f32);
+                sums.take(|at, amount| values[at] += amount as f32);
             }
             KernelMetric::Residency => {
                 let mut known = Stretches::new(0.0, cell_bytes as f64, cells);
@@ -157,6 +158,8 @@ impl Mark {
 /// Cells of a window, filled column by column.
 struct Grid {
     window: Window,
+    /// What lies in one cell, and what is spread over several.
+    counts: Vec<f32>,
     columns: Vec<Option<Stretches>>,
     events: u64,
     amount: u64,
@@ -165,6 +168,7 @@ struct Grid {
 impl Grid {
     fn new(window: Window) -> Grid {
         Grid {
+            counts: vec![0.0; window.w * window.h],
             columns: (0..window.w).map(|_| None).collect(),
             window,
             events: 0,
@@ -172,27 +176,44 @@ impl Grid {
         }
     }
 
-    /// Spreads bytes, or a fault as one, over as many bytes and over time.
-    fn add(&mut self, mark: &Mark, end_nanos: u64, amount: u64) {
+    /// Counts a mark of a moment within the window.
+    fn count(&mut self, mark: &Mark) {
+        let Window { t0, t1, o0, o1, .. } = self.window;
+        if !(o0..o1).contains(&mark.offset) {
+            return;
+        }
+        let place = |at: u64, whole: u64, cells: usize| {
+            let cell = at as f64 / whole.max(1) as f64 * cells as f64;
+            (cell as usize).min(cells - 1)
+        };
+        let column = place(mark.nanos - t0, t1 - t0, self.window.w);
+        let row = place(mark.offset - o0, o1 - o0, self.window.h);
+        self.counts[row * self.window.w + column] += 1.0;
+        self.events += 1;
+        self.amount += 1;
+    }
+
+    /// Spreads bytes over their place and over time.
+    fn add(&mut self, mark: &Mark, end_nanos: u64, bytes: u64) {
         let window = &self.window;
-        if !window.meets(mark.offset as f64, amount) {
+        if !window.meets(mark.offset as f64, bytes) {
             return;
         }
         self.events += 1;
-        self.amount += amount;
+        self.amount += bytes;
         let columns = &mut self.columns;
         window.columns(mark.nanos, end_nanos, |column, share| {
             let rows = columns[column].get_or_insert_with(|| window.rows());
-            rows.add(mark.offset as f64, amount as f64, amount as f64 * share);
+            rows.add(mark.offset as f64, bytes as f64, bytes as f64 * share);
         });
     }
 
     fn into_raster(self, of: MarkKind, origin: u64) -> Raster<MarksHeader> {
         let window = self.window;
-        let mut values = vec![0f32; window.w * window.h];
+        let mut values = self.counts;
         for (column, rows) in self.columns.into_iter().enumerate() {
             if let Some(mut rows) = rows {
-                rows.take(|row, amount| values[row * window.w + column] = amount as f32);
+                rows.take(|row, amount| values[row * window.w + column] += amount as f32);
             }
         }
         Raster {
