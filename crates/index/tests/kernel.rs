@@ -372,6 +372,26 @@ fn maps_add_up_and_residency_is_that_of_the_last_sample() {
                 let found = disk.by_tensor.iter().find(|t| t.name == name).unwrap();
                 assert_eq!(found.sums.resident_bytes, bytes, "{name}");
             }
+            // The experts of a tensor are its bytes.
+            let of = |experts| {
+                let filter = Filter {
+                    experts: Some(experts),
+                    ..Filter::default()
+                };
+                let disk = run
+                    .index
+                    .disk(&DiskQuery { at: Some(at) }, &filter)
+                    .unwrap();
+                disk.total
+            };
+            let (some, others) = (of(vec![1, 6]), of(vec![0, 2, 3, 4, 5, 7]));
+            let experts = disk.by_tensor.iter().filter(|t| t.component == "expert");
+            let sums: Vec<DiskSums> = experts.map(|t| t.sums).collect();
+            let total = |value: fn(&DiskSums) -> u64| sums.iter().map(value).sum::<u64>();
+            assert_eq!(some.size_bytes + others.size_bytes, total(|s| s.size_bytes));
+            let resident = some.resident_bytes + others.resident_bytes;
+            assert_eq!(resident, total(|s| s.resident_bytes));
+            assert!(some.resident_bytes <= some.size_bytes);
         }
     }
 }

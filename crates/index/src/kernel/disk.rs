@@ -1,7 +1,10 @@
 //! What was read again and again: bytes read over size, by layer and by tensor,
 //! and in which sizes.
 
-use std::{collections::BTreeMap, ops::AddAssign};
+use std::{
+    collections::BTreeMap,
+    ops::{AddAssign, Range},
+};
 
 use kernelio::kernel_log::faults::FaultKind;
 use underneath::OwnedTensor;
@@ -26,7 +29,7 @@ impl RunIndex {
         let mut sums = vec![DiskSums::default(); tensors.len()];
         for (at, tensor) in tensors.iter().enumerate() {
             if selector.keeps_tensor(at) {
-                sums[at].size_bytes = kept_bytes(tensor, &selector);
+                sums[at].size_bytes = kept_bytes(tensor, 0..tensor.size_bytes, &selector);
             }
         }
         let (mut unowned, mut elsewhere) = (DiskSums::default(), DiskSums::default());
@@ -101,8 +104,7 @@ impl RunIndex {
         })
     }
 
-    /// Resident bytes of each kept tensor. Of a tensor with experts all of them
-    /// count, whatever experts are chosen: pages do not know them.
+    /// Resident bytes of each kept tensor.
     fn sum_resident(
         &self,
         kernel: &Kernel,
@@ -125,10 +127,10 @@ impl RunIndex {
                 resident_bytes += end - begin;
                 while let Some((at, tensor)) = rest.peek() {
                     let tensor_end = tensor.file_offset.saturating_add(tensor.size_bytes);
-                    let bytes = end.min(tensor_end);
-                    let bytes = bytes.saturating_sub(begin.max(tensor.file_offset));
+                    let within = |at: u64| at.saturating_sub(tensor.file_offset);
+                    let part = within(begin)..within(end).min(tensor.size_bytes);
                     if selector.keeps_tensor(*at) {
-                        sums[*at].resident_bytes += bytes;
+                        sums[*at].resident_bytes += kept_bytes(tensor, part, selector);
                     }
                     if tensor_end > end {
                         break;
@@ -158,17 +160,19 @@ impl AddAssign for DiskSums {
     }
 }
 
-/// Bytes of a tensor whose experts are kept.
-fn kept_bytes(tensor: &OwnedTensor, selector: &MarkSelector) -> u64 {
-    let Some(slice) = tensor.slice_bytes.filter(|&bytes| bytes > 0) else {
-        return match selector.keeps_expert(NONE) {
-            true => tensor.size_bytes,
-            false => 0,
-        };
+/// Bytes of a part of a tensor whose experts are kept.
+fn kept_bytes(tensor: &OwnedTensor, part: Range<u64>, selector: &MarkSelector) -> u64 {
+    let whole = part.end.saturating_sub(part.start);
+    if selector.keeps_expert(NONE) {
+        return whole;
+    }
+    let Some(slice) = tensor.slice_bytes.filter(|&bytes| bytes > 0 && whole > 0) else {
+        return 0;
     };
-    let experts = u32::try_from(tensor.size_bytes / slice).unwrap_or(0);
-    let kept = (0..experts).filter(|&expert| selector.keeps_expert(expert));
-    kept.count() as u64 * slice
+    let experts = part.start / slice..part.end.div_ceil(slice);
+    let kept = experts.filter(|&e| u32::try_from(e).is_ok_and(|e| selector.keeps_expert(e)));
+    kept.map(|e| part.end.min((e + 1) * slice) - part.start.max(e * slice))
+        .sum()
 }
 
 /// Requests by the power of two up to their size.
