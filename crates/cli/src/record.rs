@@ -1,6 +1,8 @@
 //! `tensorscope record`: generate with the built-in engine, every access recorded;
 //! with a program behind `--` see [`crate::attach`].
 
+mod below;
+mod bounds;
 mod screen;
 
 use std::{
@@ -26,20 +28,23 @@ use engine::{
     recording::Recording,
 };
 use indicatif::HumanBytes;
-use kernelio::{counters::Counters, files::Files, pressure::MemoryLimit, session::Session};
+use kernelio::pressure::MemoryLimit;
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
     metadata::{Sampling as RunSampling, Settings, Statistics, Underneath, Versions},
 };
 use trace::{
-    clock::now_nanos,
     format::Phase,
     status::State,
     summary::{Summary, summarise},
 };
 
-use self::screen::{Bar, Screen};
+use self::{
+    below::{FaultsSoFar, faults_so_far, watch},
+    bounds::Bounds,
+    screen::{Bar, Screen},
+};
 use crate::{
     attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
     engine_args::{EngineArgs, OF_ENGINE},
@@ -173,7 +178,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let tokens = Arc::new(AtomicU64::new(0));
-    let session = match watch(&args, &files, &directory, &tokens) {
+    let session = match watch(&args.underneath, &files, &directory, &tokens) {
         Ok(session) => session,
         Err(error) => {
             directory.discard();
@@ -204,24 +209,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(error)
         }
     }
-}
-
-/// Begins to record what the kernel does for this process, when that is wished.
-fn watch(
-    args: &Args,
-    files: &[PathBuf],
-    directory: &RunDirectory,
-    tokens: &Arc<AtomicU64>,
-) -> anyhow::Result<Option<Session>> {
-    let Some(wish) = args.underneath.wish() else {
-        return Ok(None);
-    };
-    let files = Files::register(files)?;
-    let tokens = Arc::clone(tokens);
-    let count = Arc::new(move || tokens.load(Ordering::Relaxed));
-    let session = Session::of_this_process(&wish, files, &directory.log_directory(), count);
-    underneath::say_missing(&session);
-    Ok(Some(session))
 }
 
 fn of_program(args: Args) -> AttachProps {
@@ -266,24 +253,6 @@ struct Outcome {
     log_error: Option<String>,
     lost_evaluations: u64,
     lost_accesses: u64,
-}
-
-/// Major faults of this process until a moment.
-#[derive(Clone, Copy)]
-struct FaultsSoFar {
-    nanos: u64,
-    major: u64,
-}
-
-/// Asks until no fault falls between the count and the time: asking may fault.
-fn faults_so_far() -> Option<FaultsSoFar> {
-    let count = || Some(Counters::of_this_process().ok()?.major_faults);
-    (0..100).find_map(|_| {
-        let before = count()?;
-        let nanos = now_nanos();
-        let major = count()?;
-        (before == major).then_some(FaultsSoFar { nanos, major })
-    })
 }
 
 /// Fails only before the first evaluation; what goes wrong later is in the outcome.
@@ -581,24 +550,6 @@ struct Generation<'a> {
     texts: Texts,
     generated_tokens: u64,
     bounds: Bounds,
-}
-
-/// How long and how much is recorded.
-struct Bounds {
-    end: Option<Instant>,
-    log_bytes: Option<u64>,
-    reached: Option<&'static str>,
-}
-
-impl Bounds {
-    fn check(&mut self, log_bytes: u64) -> Option<&'static str> {
-        if self.end.is_some_and(|end| Instant::now() >= end) {
-            self.reached = Some(attach::DURATION_OVER);
-        } else if self.log_bytes.is_some_and(|most| log_bytes >= most) {
-            self.reached = Some(attach::LOG_FULL);
-        }
-        self.reached
-    }
 }
 
 impl Observer for Generation<'_> {

@@ -11,7 +11,15 @@ use crate::fixture::*;
 fn model(folder: &Path) -> std::path::PathBuf {
     let path = folder.join("big.gguf");
     let mut synth = tensorscope(folder);
-    synth.args(["synth", "--like", "qwen3-30b-a3b", "--type", "q8_0", "--layers", "1"]);
+    synth.args([
+        "synth",
+        "--like",
+        "qwen3-30b-a3b",
+        "--type",
+        "q8_0",
+        "--layers",
+        "1",
+    ]);
     synth.args(["--experts", "24", "-q", "-o"]).arg(&path);
     assert!(synth.output().unwrap().status.success());
     path
@@ -24,7 +32,16 @@ fn a_program_under_pressure_is_watched_from_below() {
     let args = ["-e", "-n", "6", "-t", "2"];
     let without = alone(folder.path(), &args, &model, &["hello"]);
     let limit = (std::fs::metadata(&model).unwrap().len() * 3 / 4).to_string();
-    let flags = ["--memory", &limit, "--cold", "--faults", "--io", "--residency=2", "-o", "RUN"];
+    let flags = [
+        "--memory",
+        &limit,
+        "--cold",
+        "--faults",
+        "--io",
+        "--residency=2",
+        "-o",
+        "RUN",
+    ];
     let output = record_generate(folder.path(), &flags, &args, &model, &["hello"])
         .output()
         .unwrap();
@@ -44,18 +61,41 @@ fn a_program_under_pressure_is_watched_from_below() {
     let recorded = faults.len() as u64;
     assert!(Some(recorded) <= counted.major_faults, "{counted:?}");
     assert_eq!(counted.recorded_faults, Some(recorded));
-    assert_eq!((counted.lost_faults, counted.lost_requests), (Some(0), Some(0)));
+    assert_eq!(
+        (counted.lost_faults, counted.lost_requests),
+        (Some(0), Some(0))
+    );
     let in_model: Vec<_> = faults.iter().filter(|f| f.fault.place.is_some()).collect();
     let owned = in_model.iter().filter(|f| f.owner.is_some()).count();
-    assert!(in_model.len() > 20 && owned * 100 >= in_model.len() * 99, "{owned} of {}", in_model.len());
+    assert!(
+        in_model.len() > 20 && owned * 100 >= in_model.len() * 99,
+        "{owned} of {}",
+        in_model.len()
+    );
     // Experts are told apart: faults have one where the tensor has slices.
-    assert!(in_model.iter().any(|f| f.owner.is_some_and(|o| o.expert.is_some())));
-    let (read, model_read) = (counted.read_bytes.unwrap(), counted.model_read_bytes.unwrap());
+    assert!(
+        in_model
+            .iter()
+            .any(|f| f.owner.is_some_and(|o| o.expert.is_some()))
+    );
+    let (read, model_read) = (
+        counted.read_bytes.unwrap(),
+        counted.model_read_bytes.unwrap(),
+    );
     // The program's own libraries may have to be read as well.
-    assert!(model_read > 0 && model_read <= read + read / 100, "{counted:?}");
-    assert!(counted.peak_memory_bytes <= counted.memory_limit_bytes, "{counted:?}");
+    assert!(
+        model_read > 0 && model_read <= read + read / 100,
+        "{counted:?}"
+    );
+    assert!(
+        counted.peak_memory_bytes <= counted.memory_limit_bytes,
+        "{counted:?}"
+    );
     let samples = below.samples().unwrap().unwrap();
-    assert!(samples.len() >= 2 && samples.iter().all(|s| s.file == 0), "{samples:?}");
+    assert!(
+        samples.len() >= 2 && samples.iter().all(|s| s.file == 0),
+        "{samples:?}"
+    );
 }
 
 #[test]
@@ -65,6 +105,10 @@ fn a_cold_start_needs_to_know_the_model() {
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("--cold=MODEL.gguf"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("--cold=MODEL.gguf"),
+        "{}",
+        stderr(&output)
+    );
     assert!(!folder.path().join("RUN").exists());
 }

@@ -27,7 +27,17 @@ fn pressed(folder: &Path, model: &Path, args: &[&str]) -> Option<(Run, Counted)>
     let limit = std::fs::metadata(model).unwrap().len() * 2 / 3;
     let limit = limit.to_string();
     let args = [
-        &["-p", "hello", "-n", "4", "--ignore-eos", "--cold", "--no-tables", "-o", "RUN"],
+        &[
+            "-p",
+            "hello",
+            "-n",
+            "4",
+            "--ignore-eos",
+            "--cold",
+            "--no-tables",
+            "-o",
+            "RUN",
+        ],
         &["--memory", &limit][..],
         args,
     ];
@@ -53,12 +63,18 @@ fn counts_are_those_of_the_kernel_and_bytes_have_their_tensors() {
     };
     let below = Underneath::open(&run).unwrap().unwrap();
     let faults = below.faults().unwrap().unwrap();
-    let major = faults.iter().filter(|f| f.fault.kind == FaultKind::Major).count() as u64;
+    let major = faults
+        .iter()
+        .filter(|f| f.fault.kind == FaultKind::Major)
+        .count() as u64;
     assert!(major > 20, "{counted:?}");
     let since = counted.evaluating_since_nanos.unwrap();
     let until = counted.evaluating_until_nanos.unwrap();
     let is_evaluating = |nanos: u64| since <= nanos && nanos <= until;
-    let evaluating = faults.iter().filter(|f| is_evaluating(f.fault.nanos)).count() as u64;
+    let evaluating = faults
+        .iter()
+        .filter(|f| is_evaluating(f.fault.nanos))
+        .count() as u64;
     assert_eq!(Some(evaluating), counted.evaluating_major_faults);
     assert!(Some(major) <= counted.major_faults, "{counted:?}");
     assert_eq!(counted.lost_faults, Some(0));
@@ -76,15 +92,25 @@ fn counts_are_those_of_the_kernel_and_bytes_have_their_tensors() {
         "{read} of requests, {by_process} of /proc io"
     );
     let model_bytes = std::fs::metadata(&model).unwrap().len();
-    assert!(read > model_bytes, "a model that does not fit is read again");
+    assert!(
+        read > model_bytes,
+        "a model that does not fit is read again"
+    );
     // Nearly every fault in the model has a tensor, and most have a node.
     let in_model: Vec<_> = faults.iter().filter(|f| f.fault.place.is_some()).collect();
     let owned = in_model.iter().filter(|f| f.owner.is_some()).count();
-    assert!(owned * 100 >= in_model.len() * 99, "{owned} of {}", in_model.len());
+    assert!(
+        owned * 100 >= in_model.len() * 99,
+        "{owned} of {}",
+        in_model.len()
+    );
     assert!(in_model.iter().filter(|f| f.at.is_some()).count() * 2 > in_model.len());
     // The limit held, and was felt.
     let (limit, peak) = (counted.memory_limit_bytes, counted.peak_memory_bytes);
-    assert!(peak <= limit && counted.times_at_limit > Some(0), "{counted:?}");
+    assert!(
+        peak <= limit && counted.times_at_limit > Some(0),
+        "{counted:?}"
+    );
     assert_eq!(counted.oom_kills, Some(0));
     // Samples: at the beginning nothing, later less than the limit.
     let samples = below.samples().unwrap().unwrap();
@@ -119,11 +145,29 @@ fn what_is_not_allowed_is_named_with_the_command_that_allows_it() {
     std::fs::copy(env!("CARGO_BIN_EXE_tensorscope"), &program).unwrap();
     std::fs::copy(dense(), folder.path().join("m.gguf")).unwrap();
     let open = ["-R", "a+rwX"];
-    assert!(Command::new("chmod").args(open).arg(folder.path()).status().unwrap().success());
+    assert!(
+        Command::new("chmod")
+            .args(open)
+            .arg(folder.path())
+            .status()
+            .unwrap()
+            .success()
+    );
     let output = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&program)
-        .args(["record", "-m", "m.gguf", "-p", "hello", "-n", "4", "--no-tables", "-o", "RUN"])
+        .args([
+            "record",
+            "-m",
+            "m.gguf",
+            "-p",
+            "hello",
+            "-n",
+            "4",
+            "--no-tables",
+            "-o",
+            "RUN",
+        ])
         .args(["--faults", "--io", "--residency"])
         .current_dir(folder.path())
         .env("HOME", folder.path())
@@ -139,8 +183,14 @@ fn what_is_not_allowed_is_named_with_the_command_that_allows_it() {
     let run = Run::open(&folder.path().join("RUN")).unwrap();
     let counted = run.metadata().unwrap().underneath.clone().unwrap();
     // What anybody may know is there.
-    assert!(counted.major_faults.is_some() && counted.minor_faults > Some(0), "{counted:?}");
-    assert!(counted.residency_samples > 0 && !counted.missing.is_empty(), "{counted:?}");
+    assert!(
+        counted.major_faults.is_some() && counted.minor_faults > Some(0),
+        "{counted:?}"
+    );
+    assert!(
+        counted.residency_samples > 0 && !counted.missing.is_empty(),
+        "{counted:?}"
+    );
 }
 
 #[test]
@@ -152,13 +202,21 @@ fn blkparse_text_becomes_requests() {
     std::fs::write(folder.path().join("io.txt"), text).unwrap();
     let ingest = || {
         let mut command = tensorscope(folder.path());
-        command.arg("ingest").arg(trace.run.path()).args(["--blkparse", "io.txt"]);
+        command
+            .arg("ingest")
+            .arg(trace.run.path())
+            .args(["--blkparse", "io.txt"]);
         command.output().unwrap()
     };
     let output = ingest();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let run = Run::open(trace.run.path()).unwrap();
-    let io = Underneath::open(&run).unwrap().unwrap().io().unwrap().unwrap();
+    let io = Underneath::open(&run)
+        .unwrap()
+        .unwrap()
+        .io()
+        .unwrap()
+        .unwrap();
     assert_eq!(io.len(), 1);
     assert_eq!((io[0].bytes, io[0].io.sector), (256 * 512, 2048));
     // Twice would count twice.
