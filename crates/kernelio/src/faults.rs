@@ -50,6 +50,9 @@ pub enum Target {
     Child(u32),
 }
 
+/// The name of the thread that reads the events, and whose faults are not recorded.
+pub const READER: &str = "faults";
+
 /// Minor faults can be a million a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MinorFaults {
@@ -101,7 +104,7 @@ impl FaultRecorder {
         let (hello, greeted) = mpsc::channel();
         let (hand_over, work) = mpsc::channel();
         let reader = std::thread::Builder::new()
-            .name("faults".to_owned())
+            .name(READER.to_owned())
             .spawn(move || read(&stop_reader, &hello, &work))
             .map_err(KernelError::system("cannot start a thread"))?;
         // Until the events are open: a thread started later would inherit them.

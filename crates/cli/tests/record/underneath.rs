@@ -67,7 +67,8 @@ fn counts_are_those_of_the_kernel_and_bytes_have_their_tensors() {
         .iter()
         .filter(|f| f.fault.kind == FaultKind::Major)
         .count() as u64;
-    assert!(major > 20, "{counted:?}");
+    // Few where the disk reads far ahead (8 MiB here).
+    assert!(major > 3, "{counted:?}");
     let since = counted.evaluating_since_nanos.unwrap();
     let until = counted.evaluating_until_nanos.unwrap();
     let is_evaluating = |nanos: u64| since <= nanos && nanos <= until;
