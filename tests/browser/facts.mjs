@@ -8,6 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { Bench } from './harness.mjs';
 import * as exporting from './facts/exporting.mjs';
 import * as filters from './facts/filters.mjs';
+import * as kernel from './facts/kernel.mjs';
 import * as keyboard from './facts/keyboard.mjs';
 import * as links from './facts/links.mjs';
 import * as live from './facts/live.mjs';
@@ -35,7 +36,7 @@ const runs = {
 };
 await bench.start();
 const server = await bench.serve(runs.moe, runs.dense, runs.other, runs.long);
-for (const section of [views, filters, links, keyboard, exporting, security, report, speed, live]) {
+for (const section of [views, filters, links, keyboard, exporting, kernel, security, report, speed, live]) {
   await section.facts(bench, server, runs);
 }
 await bench.end();

@@ -4,7 +4,8 @@ usage: check_tables.py TENSORSCOPE RUN [SCHEMA_PAGE]
 
 Takes every view and every query of docs/trace-schema.md, asks DuckDB, and Spark where there
 is a Java, directly on RUN/tables/*.parquet, and compares with `tensorscope sql`. pandas, which has
-no SQL, computes the common ones by itself. Also: several runs as hive partitions.
+no SQL, computes the common ones by itself. Also: several runs as hive partitions. A run without
+faults, requests or samples of the kernel has empty answers, and those must agree too.
 Prints `N passed, M failed`; exits 1 if any failed.
 """
 
@@ -21,7 +22,11 @@ import tempfile
 import duckdb
 import pandas
 
-TABLES = ["run", "tensors", "evals", "tokens", "nodes", "accesses", "routing", "traffic"]
+TABLES = [
+    *["run", "tensors", "evals", "tokens", "nodes", "accesses", "routing", "traffic"],
+    # Of what the kernel did underneath; empty unless that was recorded.
+    *["faults", "io", "residency"],
+]
 passed = failed = 0
 
 
@@ -110,6 +115,33 @@ def with_pandas(program, run):
     speed = evals.assign(nanos=evals.end_nanos - evals.begin_nanos).groupby("phase", observed=True)[["tokens", "nanos"]].sum()
     speed["tokens_per_second"] = speed.tokens * 1e9 / speed.nanos
     same("tokens_per_second", speed.reset_index(), ["phase", "tokens", "tokens_per_second"])
+    underneath(frame, same)
+
+
+def underneath(frame, same):
+    """What the kernel did: `same` compares a view with what pandas makes of `frame`."""
+
+    def grouped(frame, keys):
+        return frame.groupby(keys, observed=True, dropna=False)
+
+    faults, io = frame["faults"], frame["io"]
+    reads = io[(io.kind == "read") & io.file.notna()]
+    both = {"requests": ("request", "nunique"), "bytes": ("bytes", "sum")}
+    touched = ["file", "tensor_name", "component", "layer"]
+    by_kind = faults.assign(major=faults.kind == "major", minor=faults.kind == "minor")
+    counts = {"major_faults": ("major", "sum"), "minor_faults": ("minor", "sum"), "faults": ("nanos", "size")}
+    same("faults_by_tensor", grouped(by_kind, touched).agg(**counts).reset_index(), [*touched, *counts])
+    by_tensor = grouped(reads, [*touched, "tensor_bytes"]).agg(**both).reset_index()
+    by_tensor["times_read"] = by_tensor.bytes / by_tensor.tensor_bytes
+    same("reads_by_tensor", by_tensor, [*touched, "tensor_bytes", *both, "times_read"])
+    same("reads_by_layer", grouped(reads, "layer").agg(**both).reset_index(), ["layer", *both])
+    same("reads_by_node", grouped(reads, ["phase", "op"]).agg(**both).reset_index(), ["phase", "op", *both])
+    requests = reads[["request", "sector", "request_bytes"]].drop_duplicates()
+    requests = requests.assign(from_bytes=[1 << (int(n).bit_length() - 1) for n in requests.request_bytes])
+    sizes = requests.groupby("from_bytes").agg(requests=("request", "size"), bytes=("request_bytes", "sum"))
+    same("read_sizes", sizes.reset_index(), ["from_bytes", "requests", "bytes"])
+    model = frame["run"][["model_bytes"]].assign(bytes=reads.bytes.sum()) if len(reads) else frame["run"][:0].assign(bytes=[])
+    same("reread", model.assign(times_read=model.bytes / model.model_bytes), ["model_bytes", "bytes", "times_read"])
 
 
 def with_duckdb(run, views):

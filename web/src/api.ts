@@ -9,7 +9,7 @@
  */
 import { filterParams, type Filter } from './state';
 import type {
-  EvalDetail, EvalName, Experts, FlameNode, HeatmapHeader, MapHeader, NodesHeader, OffsetsHeader,
+  Disk, EvalDetail, EvalName, Experts, FlameNode, HeatmapHeader, MapHeader, MarksHeader, NodesHeader, OffsetsHeader,
   Place, Preference, Raster, RunInfo, RunName, SqlResult, Summary, Token, Unchanged,
 } from './types';
 
@@ -84,6 +84,17 @@ export class Api {
     slot = 'offsets',
   ): Promise<Raster<OffsetsHeader>> {
     return this.raster(this.of('offsets'), query, slot, filter);
+  }
+  /** Major faults or disk reads over the offset plot. */
+  marks(
+    query: { of: MarksHeader['of']; t0: number; t1: number; o0: number; o1: number; w: number; h: number },
+    filter: Filter,
+  ): Promise<Raster<MarksHeader>> {
+    return this.raster(this.of('marks'), query, `marks-${query.of}`, filter);
+  }
+  /** What was read from the disk, by layer and by tensor. */
+  disk(filter: Filter, slot = 'disk'): Promise<Disk> {
+    return this.json(this.of('disk'), {}, slot, filter);
   }
   nodes(query: { t0: number; t1: number; w: number }, filter: Filter, slot = 'nodes'): Promise<Raster<NodesHeader>> {
     return this.raster(this.of('nodes'), query, slot, filter);

@@ -23,6 +23,9 @@ export interface Colours {
   counts: Table;
   /** Viridis, for time and token order. */
   time: Table;
+  /** Page faults, and reads from the disk, over other colours. */
+  fault: string;
+  disk: string;
   /** Diverging around 128 (blue less, orange more), for differences. */
   difference: Table;
   component(name: string | null): string;
@@ -82,6 +85,8 @@ export function coloursOf(theme: Theme): Colours {
     // Without the end that the background would swallow.
     time: dark ? part(table(VIRIDIS), 0.2, 1) : part(table(VIRIDIS), 0, 0.93),
     difference: table(DIFFERENCE[theme]),
+    fault: dark ? '#ff5a3c' : '#d1260b',
+    disk: dark ? '#56b4e9' : '#0072b2',
     component: (name) => named(COMPONENTS[name ?? ''] ?? 'grey'),
     // Fused nodes are called like `RMS_NORM+MUL`: the first op names the family.
     op: (name) => named(OPS[name.split('+')[0] as string] ?? 'grey'),

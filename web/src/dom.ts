@@ -69,6 +69,34 @@ export function segmented(
   };
 }
 
+export interface Toggles {
+  element: HTMLElement;
+  /** Shows which are on, without calling `flip`. */
+  set(on: readonly string[]): void;
+}
+
+/** Choices side by side, each on or off by itself. */
+export function toggles(
+  label: string,
+  options: readonly { value: string; text: string; title?: string; colour?: string }[],
+  flip: (value: string) => void,
+): Toggles {
+  const buttons = options.map((option) => {
+    const swatch = option.colour !== undefined && h('i', { class: 'swatch' });
+    if (swatch) swatch.style.background = option.colour ?? '';
+    return h('button', {
+      type: 'button', 'aria-pressed': 'false', title: option.title, 'data-value': option.value, onclick: () => flip(option.value),
+    }, swatch, option.text);
+  });
+  const group = h('div', { class: 'segmented', role: 'group', 'aria-label': label }, ...buttons);
+  return {
+    element: h('div', { class: 'control' }, h('span', { class: 'control-label' }, label), group),
+    set(on) {
+      for (const button of buttons) button.setAttribute('aria-pressed', String(on.includes(button.dataset['value'] as string)));
+    },
+  };
+}
+
 /** What lies over a view that has nothing to draw. */
 export class Cover {
   private readonly box: HTMLElement;

@@ -118,7 +118,7 @@ function coloured(rgb: number, alpha: number): number {
 }
 
 /** An image of one pixel per cell, 0xAABBGGRR each; transparent where nothing is filled in. */
-function cells(width: number, height: number, fill: (pixels: Uint32Array) => void): HTMLCanvasElement {
+export function cells(width: number, height: number, fill: (pixels: Uint32Array) => void): HTMLCanvasElement {
   const image = document.createElement('canvas');
   image.width = Math.max(1, width);
   image.height = Math.max(1, height);

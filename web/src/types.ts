@@ -49,6 +49,14 @@ export interface RunInfo {
   experts: number;
   tensors: Tensor[];
   missing: string[];
+  /** Which logs of the kernel the run has. */
+  kernel: KernelLogs;
+}
+
+export interface KernelLogs {
+  faults: boolean;
+  io: boolean;
+  residency: boolean;
 }
 
 /** What `info?since=` answers when nothing is newer. */
@@ -179,6 +187,52 @@ export interface MapHeader {
   max: number;
   metric: string;
   available: string[];
+  /** The sample of resident pages that is shown. */
+  sampled?: Sampled;
+}
+
+export interface Sampled {
+  nanos: number;
+  token: number;
+  resident_bytes: number;
+}
+
+/** Major faults, or bytes read from the disk, by cell of the offset plot. */
+export interface MarksHeader {
+  of: 'faults' | 'reads';
+  t0: number;
+  t1: number;
+  o0: number;
+  o1: number;
+  w: number;
+  h: number;
+  max: number;
+  /** Faults, or reads of one tensor, that the window meets… */
+  events: number;
+  /** …and how many, or how many bytes, that makes. */
+  amount: number;
+}
+
+export interface DiskSums {
+  size_bytes: number;
+  read_bytes: number;
+  major_faults: number;
+  minor_faults: number;
+  resident_bytes: number;
+}
+
+export interface Disk {
+  recorded: KernelLogs;
+  total: DiskSums;
+  /** In the model's files, but in no tensor. */
+  unowned: DiskSums;
+  /** In no file of the model. */
+  elsewhere: DiskSums;
+  by_layer: ({ layer: number | null } & DiskSums)[];
+  by_tensor: ({ name: string; layer: number | null; component: string } & DiskSums)[];
+  sizes: { from_bytes: number; requests: number; bytes: number }[];
+  samples: number;
+  sampled: Sampled | null;
 }
 
 /** Who owns a byte; all null but `offset` outside of tensors. */

@@ -20,7 +20,7 @@ export interface View {
   id: string;
   /** Name on the tab. */
   title: string;
-  /** Key that opens it: '1' … '9', '0'. */
+  /** Key that opens it: '1' … '9', '0', then letters that no view uses. */
   key: string;
   mount(root: HTMLElement, app: App): void;
   update(state: State): void | Promise<void>;

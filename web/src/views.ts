@@ -2,6 +2,7 @@
 import type { View } from './view';
 import { attention } from './views/attention';
 import { compare } from './views/compare';
+import { disk } from './views/disk';
 import { experts } from './views/experts';
 import { flame } from './views/flame';
 import { heatmaps } from './views/heatmaps';
@@ -12,5 +13,5 @@ import { table } from './views/table';
 import { timeline } from './views/timeline';
 
 export function allViews(): View[] {
-  return [map(), playback(), timeline(), heatmaps(), experts(), attention(), memory(), flame(), table(), compare()];
+  return [map(), playback(), timeline(), heatmaps(), experts(), attention(), memory(), flame(), table(), compare(), disk()];
 }

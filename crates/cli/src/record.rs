@@ -1,6 +1,8 @@
 //! `tensorscope record`: generate with the built-in engine, every access recorded;
 //! with a program behind `--` see [`crate::attach`].
 
+mod below;
+mod bounds;
 mod screen;
 
 use std::{
@@ -26,11 +28,11 @@ use engine::{
     recording::Recording,
 };
 use indicatif::HumanBytes;
-use kernelio::{files::Files, pressure::MemoryLimit, session::Session};
+use kernelio::pressure::MemoryLimit;
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
-    metadata::{Sampling as RunSampling, Settings, Statistics, Versions},
+    metadata::{Sampling as RunSampling, Settings, Statistics, Underneath, Versions},
 };
 use trace::{
     format::Phase,
@@ -38,7 +40,11 @@ use trace::{
     summary::{Summary, summarise},
 };
 
-use self::screen::{Bar, Screen};
+use self::{
+    below::{FaultsSoFar, faults_so_far, watch},
+    bounds::Bounds,
+    screen::{Bar, Screen},
+};
 use crate::{
     attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
     engine_args::{EngineArgs, OF_ENGINE},
@@ -172,7 +178,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let tokens = Arc::new(AtomicU64::new(0));
-    let session = match watch(&args, &files, &directory, &tokens) {
+    let session = match watch(&args.underneath, &files, &directory, &tokens) {
         Ok(session) => session,
         Err(error) => {
             directory.discard();
@@ -184,8 +190,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
             // Gone before tables are made, which need memory of their own.
             drop(limit);
-            directory.metadata_mut().underneath =
-                underneath::finish(session, &files, usage, dropped_bytes);
+            let below = underneath::finish(session, &files, usage, dropped_bytes);
+            directory.metadata_mut().underneath = below.map(|below| Underneath {
+                evaluating_since_nanos: outcome.evaluating.map(|(begin, _)| begin.nanos),
+                evaluating_until_nanos: outcome.evaluating.map(|(_, end)| end.nanos),
+                evaluating_major_faults: outcome
+                    .evaluating
+                    .map(|(begin, end)| end.major - begin.major),
+                ..below
+            });
             let finished = finish(&args, directory, outcome);
             live.into_iter().for_each(Live::finish);
             finished
@@ -196,24 +209,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(error)
         }
     }
-}
-
-/// Begins to record what the kernel does for this process, when that is wished.
-fn watch(
-    args: &Args,
-    files: &[PathBuf],
-    directory: &RunDirectory,
-    tokens: &Arc<AtomicU64>,
-) -> anyhow::Result<Option<Session>> {
-    let Some(wish) = args.underneath.wish() else {
-        return Ok(None);
-    };
-    let files = Files::register(files)?;
-    let tokens = Arc::clone(tokens);
-    let count = Arc::new(move || tokens.load(Ordering::Relaxed));
-    let session = Session::of_this_process(&wish, files, &directory.log_directory(), count);
-    underneath::say_missing(&session);
-    Ok(Some(session))
 }
 
 fn of_program(args: Args) -> AttachProps {
@@ -251,6 +246,8 @@ struct Outcome {
     interrupted: Option<u8>,
     /// Which bound of the recording was reached.
     bound: Option<&'static str>,
+    /// The process's major faults before the evaluations and after.
+    evaluating: Option<(FaultsSoFar, FaultsSoFar)>,
     engine_error: Option<EngineError>,
     /// Why the log could not grow, or not be closed.
     log_error: Option<String>,
@@ -319,12 +316,14 @@ fn record(
             reached: None,
         },
     };
+    let begin = faults_so_far();
     let generated = generate(
         &prepared.model,
         &mut context,
         &prepared.generate,
         &mut generation,
     );
+    let evaluating = begin.zip(faults_so_far());
     let Generation {
         recording,
         mut screen,
@@ -363,6 +362,7 @@ fn record(
         generated_tokens,
         interrupted: signals::asked().filter(|_| generated.as_ref().is_ok_and(|g| g.interrupted)),
         bound: bounds.reached,
+        evaluating,
         engine_error: generated.err(),
         log_error,
         lost_evaluations,
@@ -550,24 +550,6 @@ struct Generation<'a> {
     texts: Texts,
     generated_tokens: u64,
     bounds: Bounds,
-}
-
-/// How long and how much is recorded.
-struct Bounds {
-    end: Option<Instant>,
-    log_bytes: Option<u64>,
-    reached: Option<&'static str>,
-}
-
-impl Bounds {
-    fn check(&mut self, log_bytes: u64) -> Option<&'static str> {
-        if self.end.is_some_and(|end| Instant::now() >= end) {
-            self.reached = Some(attach::DURATION_OVER);
-        } else if self.log_bytes.is_some_and(|most| log_bytes >= most) {
-            self.reached = Some(attach::LOG_FULL);
-        }
-        self.reached
-    }
 }
 
 impl Observer for Generation<'_> {

@@ -30,6 +30,15 @@ pub struct Info {
     pub tensors: Vec<TensorInfo>,
     /// Sentences about lost, damaged and partial data.
     pub missing: Vec<String>,
+    pub kernel: KernelInfo,
+}
+
+/// What was recorded of the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct KernelInfo {
+    pub faults: bool,
+    pub io: bool,
+    pub residency: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -261,8 +270,92 @@ pub struct MapHeader {
     pub total_bytes: u64,
     pub max: f32,
     pub metric: &'static str,
-    /// Metrics that this crate knows; residency is the server's.
+    /// Metrics that this crate knows; pages in memory now are the server's.
     pub available: Vec<&'static str>,
+    /// Which sample it shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<SampledAt>,
+}
+
+/// A sample of resident pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SampledAt {
+    pub nanos: u64,
+    pub token: u64,
+    /// Of all files.
+    pub resident_bytes: u64,
+}
+
+/// Major faults, or bytes read, by cell.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MarksHeader {
+    pub of: &'static str,
+    pub t0: u64,
+    pub t1: u64,
+    pub o0: u64,
+    pub o1: u64,
+    pub w: u32,
+    pub h: u32,
+    pub max: f32,
+    /// Faults, or parts of reads that lie in one tensor, that the window meets.
+    pub events: u64,
+    /// Faults, or bytes, of those: also what lies beside the window.
+    pub amount: u64,
+}
+
+/// What was read from the disk, and how often that is the model's size.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Disk {
+    pub recorded: KernelInfo,
+    /// Of all tensors.
+    pub total: DiskSums,
+    /// In the model's files, but in no tensor.
+    pub unowned: DiskSums,
+    /// In no file of the model.
+    pub elsewhere: DiskSums,
+    /// Ascending, none last.
+    pub by_layer: Vec<DiskLayer>,
+    /// In the order of the files.
+    pub by_tensor: Vec<DiskTensor>,
+    pub sizes: Vec<ReadSize>,
+    /// Of resident pages.
+    pub samples: u64,
+    pub sampled: Option<SampledAt>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DiskSums {
+    pub size_bytes: u64,
+    pub read_bytes: u64,
+    pub major_faults: u64,
+    pub minor_faults: u64,
+    /// By the sample.
+    pub resident_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DiskLayer {
+    /// Of the tensors' names.
+    pub layer: Option<u32>,
+    #[serde(flatten)]
+    pub sums: DiskSums,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DiskTensor {
+    pub name: String,
+    pub layer: Option<u32>,
+    pub component: &'static str,
+    #[serde(flatten)]
+    pub sums: DiskSums,
+}
+
+/// Requests of at least these bytes, and less than twice as many.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReadSize {
+    pub from_bytes: u64,
+    pub requests: u64,
+    pub bytes: u64,
 }
 
 /// Who owns a byte of the map space. All `None` but `offset` outside of tensors.

@@ -97,6 +97,7 @@ impl RunIndex {
             experts: experts.map(|r| r.experts).max().unwrap_or(0),
             tensors: self.tensor_infos(),
             missing: self.missing.clone(),
+            kernel: self.kernel_logs,
         }
     }
 

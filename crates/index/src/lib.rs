@@ -11,7 +11,8 @@
 //!   `data` (evaluations and their arrays), `blocks` (running sums of those);
 //! - `select`, `sums`: what a filter keeps, and sums of that;
 //! - `summary`, `heatmap` and `expert_heatmap`, `offsets` and `profile`, `nodes`,
-//!   `map`, `experts`, `describe`: the views.
+//!   `map`, `experts`, `describe`: the views;
+//! - `kernel`: faults, disk reads and resident pages of runs that have their logs.
 //!
 //! Numbers of evaluations, tokens and tensors are those of the tables (crate
 //! `store`), and so are all sums. What it deliberately does not do: HTTP, JSON
@@ -30,6 +31,7 @@ mod experts;
 pub mod filter;
 mod graph;
 mod heatmap;
+mod kernel;
 mod load;
 mod map;
 mod nodes;
@@ -44,9 +46,10 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 pub use answers::*;
 pub use filter::Filter;
+pub use kernel::KernelQueryError;
 pub use query::{
-    EvalsQuery, FlameBy, HeatmapMetric, HeatmapQuery, MapMetric, MapQuery, NodesQuery,
-    OffsetsQuery, RowKind, TokenWindow,
+    DiskQuery, EvalsQuery, FlameBy, HeatmapMetric, HeatmapQuery, KernelMapQuery, KernelMetric,
+    MapMetric, MapQuery, MarkKind, MarksQuery, NodesQuery, OffsetsQuery, RowKind, TokenWindow,
 };
 
 /// Why a run cannot be indexed.
@@ -102,6 +105,9 @@ pub struct RunIndex {
     damaged: u64,
     /// As `log/status` said when the log was last read.
     committed: Option<u64>,
+    kernel_logs: KernelInfo,
+    /// Those logs, once somebody has asked for them.
+    loaded: kernel::Loaded,
 }
 
 impl RunIndex {
@@ -147,6 +153,29 @@ impl RunIndex {
 
     pub fn map(&self, query: &MapQuery, filter: &Filter) -> Raster<MapHeader> {
         self.make_map(query, filter)
+    }
+
+    /// As [`RunIndex::map`], of the kernel's logs.
+    pub fn kernel_map(
+        &self,
+        query: &KernelMapQuery,
+        filter: &Filter,
+    ) -> Result<Raster<MapHeader>, KernelQueryError> {
+        self.make_kernel_map(query, filter)
+    }
+
+    /// Faults or disk reads over time and offset.
+    pub fn marks(
+        &self,
+        query: &MarksQuery,
+        filter: &Filter,
+    ) -> Result<Raster<MarksHeader>, KernelQueryError> {
+        self.make_marks(query, filter)
+    }
+
+    /// Bytes read over size.
+    pub fn disk(&self, query: &DiskQuery, filter: &Filter) -> Result<Disk, KernelQueryError> {
+        self.sum_disk(query, filter)
     }
 
     /// `None` behind the end of the map space.
@@ -199,6 +228,8 @@ impl RunIndex {
             damage: Vec::new(),
             damaged: 0,
             committed: None,
+            kernel_logs: KernelInfo::default(),
+            loaded: kernel::Loaded::default(),
         }
     }
 }

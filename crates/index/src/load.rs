@@ -14,7 +14,7 @@ use std::{collections::HashSet, path::Path};
 use rundir::{Condition, Run};
 use trace::read::{Definitions, Event, StreamReader, Writer, streams};
 
-use crate::{Changed, IndexError, RunIndex, data::Eval, graph::Graph};
+use crate::{Changed, IndexError, RunIndex, data::Eval, graph::Graph, kernel};
 
 /// Sentences about damage that are kept; the rest are counted.
 const MOST_SENTENCES: usize = 100;
@@ -301,6 +301,7 @@ impl RunIndex {
     /// What follows from everything that was read.
     fn finish(&mut self, run: &Run) {
         self.live = is_live(run);
+        self.kernel_logs = kernel::logs_of(run);
         self.streams_order();
         self.missing = self.sentences(run);
         if !self.live {

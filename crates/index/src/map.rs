@@ -9,7 +9,7 @@ use crate::{
     data::{Eval, NO_ROW},
     filter::Filter,
     graph::{Graph, Touch},
-    query::{MapMetric, MapQuery},
+    query::{KernelMetric, MapMetric, MapQuery},
     select::{Masks, Selection, Selector, count},
 };
 
@@ -133,10 +133,25 @@ impl RunIndex {
                 total_bytes,
                 max: values.iter().copied().fold(0.0, f32::max),
                 metric,
-                available: vec!["accesses", "bytes", "recency"],
+                available: self.map_metrics(),
+                sampled: None,
             },
             values,
         }
+    }
+
+    /// Those that this crate can answer for the run.
+    pub(crate) fn map_metrics(&self) -> Vec<&'static str> {
+        let mut metrics = vec!["accesses", "bytes", "recency"];
+        let logs = self.kernel_logs;
+        for (is_there, metric) in [
+            (logs.residency, KernelMetric::Residency),
+            (logs.faults, KernelMetric::Faults),
+            (logs.io, KernelMetric::Disk),
+        ] {
+            metrics.extend(is_there.then_some(metric.name()));
+        }
+        metrics
     }
 
     /// Evaluations that count, and those that a moment cuts.

@@ -116,22 +116,26 @@ impl RunIndex {
         self.origin.saturating_add(t0)..self.origin.saturating_add(t1)
     }
 
-    pub(crate) fn make_offsets(
-        &self,
-        query: &OffsetsQuery,
-        filter: &Filter,
-    ) -> Raster<OffsetsHeader> {
+    pub(crate) fn offsets_window(&self, query: &OffsetsQuery) -> Window {
         let times = self.window(query.t0, query.t1);
         let total = self.catalog.total_bytes.max(1);
         let o0 = query.o0.unwrap_or(0).min(1 << 52);
-        let window = Window {
+        Window {
             t0: times.start,
             t1: times.end,
             o0,
             o1: query.o1.unwrap_or(total).min(1 << 52).max(o0 + 1),
             w: query.w.max(1) as usize,
             h: query.h.max(1) as usize,
-        };
+        }
+    }
+
+    pub(crate) fn make_offsets(
+        &self,
+        query: &OffsetsQuery,
+        filter: &Filter,
+    ) -> Raster<OffsetsHeader> {
+        let window = self.offsets_window(query);
         let selector = Selector::new(self, filter);
         let masks = Masks::new(self, &selector);
         let evals: Vec<&Eval> = self

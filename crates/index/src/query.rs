@@ -32,6 +32,21 @@ pub enum MapMetric {
     Recency,
 }
 
+/// What the file map shows of the kernel's logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelMetric {
+    Faults,
+    Disk,
+    Residency,
+}
+
+/// What lies over the offset plot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MarkKind {
+    Faults,
+    Reads,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlameBy {
     Bytes,
@@ -76,6 +91,26 @@ pub struct MapQuery {
     pub cells: u32,
     pub metric: MapMetric,
     /// Only what ended by this time.
+    pub at: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelMapQuery {
+    pub cells: u32,
+    pub metric: KernelMetric,
+    /// Only what happened by this time; the end of the run where absent.
+    pub at: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MarksQuery {
+    pub of: MarkKind,
+    pub window: OffsetsQuery,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskQuery {
+    /// Resident pages are those of the last sample by this time.
     pub at: Option<u64>,
 }
 
@@ -167,6 +202,60 @@ impl MapQuery {
                     ("recency", MapMetric::Recency),
                 ],
             )?,
+            at: optional(pairs, "at")?,
+        })
+    }
+}
+
+impl KernelMetric {
+    pub const ALL: [KernelMetric; 3] = [
+        KernelMetric::Faults,
+        KernelMetric::Disk,
+        KernelMetric::Residency,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            KernelMetric::Faults => "faults",
+            KernelMetric::Disk => "disk",
+            KernelMetric::Residency => "residency",
+        }
+    }
+}
+
+impl MarkKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            MarkKind::Faults => "faults",
+            MarkKind::Reads => "reads",
+        }
+    }
+}
+
+impl KernelMapQuery {
+    pub fn from_pairs(pairs: Pairs) -> Result<KernelMapQuery, String> {
+        let metrics = KernelMetric::ALL.map(|metric| (metric.name(), metric));
+        Ok(KernelMapQuery {
+            cells: size(pairs, "cells", 4096, MOST_MAP_CELLS)?,
+            metric: one_of(pairs, "metric", &metrics)?,
+            at: optional(pairs, "at")?,
+        })
+    }
+}
+
+impl MarksQuery {
+    pub fn from_pairs(pairs: Pairs) -> Result<MarksQuery, String> {
+        let kinds = [MarkKind::Faults, MarkKind::Reads].map(|kind| (kind.name(), kind));
+        Ok(MarksQuery {
+            of: one_of(pairs, "of", &kinds)?,
+            window: OffsetsQuery::from_pairs(pairs)?,
+        })
+    }
+}
+
+impl DiskQuery {
+    pub fn from_pairs(pairs: Pairs) -> Result<DiskQuery, String> {
+        Ok(DiskQuery {
             at: optional(pairs, "at")?,
         })
     }

@@ -62,7 +62,11 @@ impl Selector {
     }
 
     pub fn keeps_step(&self, step: &GraphStep) -> bool {
-        self.keeps_layer(step.layer) && self.ops.as_ref().is_none_or(|o| o[step.op as usize])
+        self.keeps_layer(step.layer) && self.keeps_op(step.op)
+    }
+
+    pub fn keeps_op(&self, op: u32) -> bool {
+        self.ops.as_ref().is_none_or(|o| o[op as usize])
     }
 
     pub fn keeps_part(&self, part: u32) -> bool {

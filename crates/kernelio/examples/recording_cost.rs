@@ -12,8 +12,9 @@
 //! random order without read-ahead, where every touch is a fault and a request: more
 //! than any model does.
 //!
-//! Two figures: the time of a stretch, and the cpu time of the process in it, reader
-//! threads included. On a machine that does other things, too, the second is steadier.
+//! Three figures: the time of a stretch, the cpu time of the process in it, reader
+//! threads included, and the cpu time of the reader threads alone for each record. On a
+//! machine that does other things, too, each is steadier than the one before.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -112,6 +113,7 @@ fn measure(
     let start = mapped(&model, bytes, order)?;
     let files = Files::register([&model])?;
     let (mut times, mut cpu_times) = (Vec::new(), Vec::new());
+    let mut per_record = Vec::new();
     // The first pair only warms up.
     for pair in 0..=pairs {
         let mut costs = [Cost::default(); 2];
@@ -135,9 +137,16 @@ fn measure(
                     minor,
                 )?),
             };
+            let readers_before = reader_nanos();
             costs[1] = stretch(start, bytes, number, order);
+            // The last records are read within a pause of the readers.
+            std::thread::sleep(std::time::Duration::from_millis(150));
+            let reader_nanos = reader_nanos() - readers_before;
             let faults = faults.map(FaultRecorder::finish).transpose()?;
             let requests = requests.map(BlockRecorder::finish).transpose()?;
+            let records = faults.map_or(0, |all| all.major + all.minor)
+                + requests.map_or(0, |all| all.requests);
+            per_record.push(reader_nanos / records.max(1));
             if pair == 0 {
                 println!("{faults:?}\n{requests:?}");
             }
@@ -161,6 +170,11 @@ fn measure(
             cpu_times.push(cpu_time);
         }
     }
+    per_record.sort_unstable();
+    println!(
+        "readers: median {} ns of cpu time for each record",
+        per_record[per_record.len() / 2]
+    );
     for (what, mut percents) in [("time", times), ("cpu time", cpu_times)] {
         percents.sort_by(f64::total_cmp);
         let count = percents.len();
@@ -232,6 +246,27 @@ fn mapped(path: &Path, bytes: u64, order: Order) -> Result<u64, Failed> {
         unsafe { libc::madvise(start, bytes as usize, libc::MADV_RANDOM) };
     }
     Ok(start as u64)
+}
+
+/// Cpu time of the threads that empty the rings.
+fn reader_nanos() -> u64 {
+    let mut nanos = 0;
+    for task in fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        if ["faults", "block"].contains(&read("comm").trim()) {
+            let schedstat = read("schedstat");
+            let on_cpu = schedstat
+                .split(' ')
+                .next()
+                .and_then(|text| text.parse().ok());
+            nanos += on_cpu.unwrap_or(0u64);
+        }
+    }
+    nanos
 }
 
 fn cpu_nanos() -> u64 {

@@ -17,7 +17,6 @@ mod instance;
 pub(crate) mod pair;
 mod tracefs;
 
-use std::collections::HashMap;
 use std::fs;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::RawFd;
@@ -33,6 +32,7 @@ use crate::files::Files;
 use crate::kernel_log::Writer;
 use crate::kernel_log::io::{Io, Operation, Rwbs};
 use crate::perf::pump::{self, Sink, Timed};
+use crate::quick_map::QuickMap;
 use instance::Instance;
 use pair::{Completed, Issued, Pairs};
 use tracefs::What;
@@ -112,7 +112,7 @@ impl BlockRecorder {
             instance: Instance::start(&root, &layouts, map.devices())?,
             parser: Parser {
                 layouts,
-                process_of: HashMap::new(),
+                process_of: QuickMap::default(),
             },
             pairs: Pairs::new(map),
             // After the instance, so that no log is left where nothing can be recorded.
@@ -218,7 +218,7 @@ impl BlockSink {
 struct Parser {
     layouts: tracefs::Layouts,
     /// Of threads: an event tells the thread only.
-    process_of: HashMap<u32, u32>,
+    process_of: QuickMap<u32, u32>,
 }
 
 impl Parser {

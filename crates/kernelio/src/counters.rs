@@ -39,13 +39,7 @@ impl Counters {
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: `usage` lives through the call, which cannot fail with it.
         unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
-        let number = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
-        Counters {
-            major_faults: number(usage.ru_majflt),
-            minor_faults: number(usage.ru_minflt),
-            read_bytes: Some(number(usage.ru_inblock) * SECTOR_BYTES),
-            written_bytes: Some(number(usage.ru_oublock) * SECTOR_BYTES),
-        }
+        Counters::from(&usage)
     }
 
     /// Waits until a child has ended, without collecting it: its counters are final
@@ -54,18 +48,30 @@ impl Counters {
         loop {
             // SAFETY: `siginfo_t` is made of integers, for which zero is a value.
             let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-            // SAFETY: `info` lives through the call.
+            // SAFETY: as above.
+            let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+            // The call itself, for the function of the C library leaves out `usage`.
+            // SAFETY: `info` and `usage` live through the call; the others are numbers.
             let result = unsafe {
-                libc::waitid(
+                libc::syscall(
+                    libc::SYS_waitid,
                     libc::P_PID,
                     pid as libc::id_t,
-                    &mut info,
+                    &raw mut info,
                     libc::WEXITED | libc::WNOWAIT,
+                    &raw mut usage,
                 )
             };
             let cause = io::Error::last_os_error();
             match result {
-                0 => return Counters::of(pid),
+                0 => {
+                    let mut counters = Counters::of(pid)?;
+                    let used = Counters::from(&usage);
+                    // What has ended belongs to root, who alone is told its bytes.
+                    counters.read_bytes = counters.read_bytes.or(used.read_bytes);
+                    counters.written_bytes = counters.written_bytes.or(used.written_bytes);
+                    return Ok(counters);
+                }
                 _ if cause.kind() == io::ErrorKind::Interrupted => {}
                 _ => return Err(KernelError::system("cannot wait for the program")(cause)),
             }
@@ -99,6 +105,18 @@ impl Counters {
             read_bytes: parse_io(&io, "read_bytes:"),
             written_bytes: parse_io(&io, "write_bytes:"),
         })
+    }
+}
+
+impl From<&libc::rusage> for Counters {
+    fn from(usage: &libc::rusage) -> Counters {
+        let number = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
+        Counters {
+            major_faults: number(usage.ru_majflt),
+            minor_faults: number(usage.ru_minflt),
+            read_bytes: Some(number(usage.ru_inblock) * SECTOR_BYTES),
+            written_bytes: Some(number(usage.ru_oublock) * SECTOR_BYTES),
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Where the bytes of a file are on the disk (`FIEMAP`), and the way back from
 //! sectors to bytes of files.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -11,6 +10,7 @@ use std::path::Path;
 use crate::devices::{Below, Device, SECTOR_BYTES};
 use crate::error::{KernelError, Missing};
 use crate::files::{Files, Place};
+use crate::quick_map::QuickMap;
 
 const FS_IOC_FIEMAP: libc::c_ulong = 0xc020_660b;
 const FIEMAP_FLAG_SYNC: u32 = 1;
@@ -133,7 +133,7 @@ struct Owned {
 #[derive(Clone, Debug, Default)]
 pub struct DiskMap {
     /// Sorted, without overlaps.
-    by_device: HashMap<Device, Vec<Owned>>,
+    by_device: QuickMap<Device, Vec<Owned>>,
     devices: Vec<Device>,
 }
 

@@ -71,6 +71,9 @@ pub struct FaultSummary {
     /// `lost` were lost.
     pub kernel_major: u64,
     pub kernel_minor: u64,
+    /// Of the thread that reads the events, which are not recorded: it would feed
+    /// itself.
+    pub reader_major: u64,
     /// Records that the kernel had no room for.
     pub lost: u64,
 }
@@ -185,6 +188,7 @@ struct Events {
     /// For each task, one for each cpu.
     major: Vec<Event>,
     minor: Vec<Event>,
+    /// Sorted: there is one for each thread and cpu, and each fault is looked up.
     major_ids: Vec<u64>,
     cpus: usize,
 }
@@ -238,6 +242,7 @@ impl Events {
                 missing = less.or(missing);
             }
         }
+        events.major_ids.sort_unstable();
         Ok((events, missing))
     }
 
@@ -254,7 +259,8 @@ impl Events {
         let failed = || KernelError::system("cannot map memory for page fault events");
         let owners = self.owners();
         let others = self.major[owners.len()..].iter().enumerate();
-        let rings: io::Result<Vec<Ring>> = owners.iter().map(pump::map_ring).collect();
+        let map = |event| pump::map_ring(event, owners.len());
+        let rings: io::Result<Vec<Ring>> = owners.iter().map(map).collect();
         let rings = rings.map_err(failed())?;
         for (number, event) in others.chain(self.minor.iter().enumerate()) {
             event
@@ -356,8 +362,21 @@ fn read(
     let Ok(mut sink) = work.recv() else {
         return Ok(FaultSummary::default());
     };
+    let before = own_major_faults();
     pump::run(stop, &mut sink)?;
+    sink.summary.reader_major = own_major_faults().saturating_sub(before);
     Ok(sink.summary)
+}
+
+/// Of this thread.
+fn own_major_faults() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: fills the struct, for which zero is valid.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_majflt).unwrap_or(0)
 }
 
 #[derive(Clone, Copy)]
@@ -392,7 +411,7 @@ impl Parser {
                 let (pid, tid) = (body.u32(), body.u32());
                 let (nanos, address) = (body.u64(), body.u64());
                 let cpu = body.u32() as u16;
-                let kind = match self.major_ids.contains(&id) {
+                let kind = match self.major_ids.binary_search(&id).is_ok() {
                     true => FaultKind::Major,
                     false => FaultKind::Minor,
                 };

@@ -4,9 +4,11 @@
 //! ceilings::measure ──> disk::measure    sequential O_DIRECT reads of the model
 //!                  └──> memory::measure  a STREAM-like read, with one thread and with all
 //!
-//! launch::spawn_held ──> faults::FaultRecorder  every page fault      ──> log/faults
-//!                        block::BlockRecorder   every block request   ──> log/io
-//! sampler::Sampler                              pages in memory       ──> log/residency
+//! session::Session ──> faults::FaultRecorder   every page fault      ──> log/faults
+//!                 ├──> block::BlockRecorder     every block request   ──> log/io
+//!                 ├──> sampler::Sampler         pages in memory       ──> log/residency
+//!                 └──> counters::Counters       what is always allowed
+//! launch::spawn_held                            holds a program back until it is watched
 //! pressure::MemoryLimit                         runs it in less memory than it wants
 //! kernel_log                                    what the three files are made of
 //! ```
@@ -46,6 +48,7 @@ mod maps;
 pub mod memory;
 mod perf;
 pub mod pressure;
+mod quick_map;
 pub mod rate;
 pub mod residency;
 pub mod sampler;

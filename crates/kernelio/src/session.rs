@@ -196,17 +196,15 @@ impl Session {
         // As `Child::wait` does: it may wait for the end of its input.
         drop(child.stdin.take());
         // Fails for one that was collected before, whose status `wait` remembers.
-        if let Ok(counters) = Counters::at_end_of(child.id()) {
-            self.set_end(counters);
-        }
+        self.child_has_ended(child.id());
         child.wait()
     }
 
     /// For callers that wait by themselves: to be called when the child has ended and
-    /// was not collected yet (`waitid` with `WNOWAIT`).
+    /// was not collected yet (`waitid` with `WNOWAIT`). One that runs is waited for.
     pub fn child_has_ended(&mut self, pid: u32) {
-        if let Ok(counters) = Counters::of(pid) {
-            self.set_end(counters);
+        if let Counting::Child { end, .. } = &mut self.counting {
+            *end = Counters::at_end_of(pid).ok().or(*end);
         }
     }
 
@@ -227,12 +225,16 @@ impl Session {
             mut missing,
         } = self;
         // First, so that what ending costs is not counted.
-        let counters = counting.counted();
+        let mut counters = counting.counted();
         // All are ended before the first failure is reported.
         let faults = faults.map(FaultRecorder::finish);
         let io = io.map(BlockRecorder::finish);
         let watched = watch.map(Watch::finish);
         let (faults, io) = (faults.transpose()?, io.transpose()?);
+        if let (Counting::ThisProcess { .. }, Some(faults)) = (&counting, &faults) {
+            // The process's counter has those of our own reader, too.
+            counters.major_faults = counters.major_faults.saturating_sub(faults.reader_major);
+        }
         let watched = watched.transpose()?;
         let numbered = rewrite::Numbered {
             provisional: known.files(),
@@ -244,23 +246,26 @@ impl Session {
         let io = io.map(|io| numbered.io(io, &mut missing)).transpose()?;
         let mut samples = 0;
         if let Some(watched) = watched {
-            missing.extend(watched.missing);
+            // What a child has mapped need not be a model; about those the samples of
+            // the end say the same.
+            if !numbered.is_child {
+                missing.extend(watched.missing);
+            }
             samples = numbered.residency(tokens(), &mut missing)?;
         }
-        missing.dedup();
+        let mut said = Vec::new();
+        for one in missing {
+            if !said.contains(&one) {
+                said.push(one);
+            }
+        }
         Ok(SessionSummary {
             faults,
             io,
             samples,
             counters,
-            missing,
+            missing: said,
         })
-    }
-
-    fn set_end(&mut self, counters: Counters) {
-        if let Counting::Child { end, .. } = &mut self.counting {
-            *end = Some(counters);
-        }
     }
 
     /// Adds what the parts that run say themselves.

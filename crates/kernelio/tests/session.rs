@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kernelio::faults::MinorFaults;
@@ -19,10 +21,11 @@ use kernelio::kernel_log::faults::{Fault, FaultKind};
 use kernelio::kernel_log::io::{Io, Operation};
 use kernelio::kernel_log::residency::{ResidencyReader, Sample};
 use kernelio::pressure::{self, MemoryLimit};
-use kernelio::session::{Session, TokenCount, Wish};
+use kernelio::session::{Session, SessionSummary, TokenCount, Wish};
 use kernelio::{KernelError, block, faults};
 
 const CHILD: &str = "TENSORSCOPE_TEST_CHILD";
+const RECORDER: &str = "TENSORSCOPE_TEST_RECORDER";
 const LIMIT_BYTES: u64 = 64 << 20;
 const PAGE: u64 = 4096;
 
@@ -242,8 +245,9 @@ fn files_of_a_child_get_the_numbers_of_the_run() {
     assert_close(read(2), bytes[0], "bytes of the small file");
     assert!(read(0) > bytes[2] * 3 / 2, "{read_bytes:?}");
     assert_eq!(io.file_read_bytes, read(0) + read(1) + read(2));
+    // It fits, so it was read once.
     assert_close(
-        io.read_bytes,
+        io.file_read_bytes + bytes[1],
         summary.counters.read_bytes.unwrap(),
         "bytes of the process",
     );
@@ -259,4 +263,211 @@ fn files_of_a_child_get_the_numbers_of_the_run() {
     let last = samples.iter().rfind(|sample| sample.file == 0).unwrap();
     let resident = last.residency.resident_bytes(0..u64::MAX);
     assert!(resident > LIMIT_BYTES / 2 && resident <= LIMIT_BYTES);
+}
+
+/// Records itself while its tokens grow.
+#[test]
+fn this_process_is_sampled_every_so_many_tokens() {
+    let _alone = alone();
+    if is_forbidden() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.gguf");
+    let bytes = 32 << 20;
+    scratch_file(&model, bytes);
+    let log = folder.path().join("log");
+    fs::create_dir(&log).unwrap();
+    let files = Files::register([&model]).unwrap();
+    let count = Arc::new(AtomicU64::new(0));
+    let asked = Arc::clone(&count);
+    let tokens: TokenCount = Arc::new(move || asked.load(Ordering::Relaxed));
+    let wish = Wish {
+        residency_every: Some(4),
+        ..EVERYTHING
+    };
+    let session = Session::of_this_process(&wish, files.clone(), &log, tokens);
+    assert_eq!(session.missing(), []);
+    let start = mapped(&model, bytes);
+    advise(start, bytes, libc::MADV_RANDOM);
+    let part = bytes / 4;
+    let residency = log.join("residency");
+    for number in 0..3 {
+        touch_every(1, start + number * part, part);
+        // 5, 10, 15: each crosses a multiple of 4.
+        count.fetch_add(5, Ordering::Relaxed);
+        // Readers see a sample as soon as it was taken.
+        while all_samples(&residency).len() as u64 != number + 2 {
+            std::thread::yield_now();
+        }
+    }
+    let summary = session.finish(&files).unwrap();
+    eprintln!("{summary:?}");
+    assert_eq!(summary.missing, []);
+    assert_eq!(names(&log), ["faults", "io", "residency"]);
+    let samples = all_samples(&residency);
+    let found: Vec<(u64, u64)> = samples
+        .iter()
+        .map(|sample| (sample.token, sample.residency.resident_bytes(0..u64::MAX)))
+        .collect();
+    let expect = [
+        (0, 0),
+        (5, part),
+        (10, 2 * part),
+        (15, 3 * part),
+        (15, 3 * part),
+    ];
+    assert_eq!(found, expect);
+    assert_eq!(summary.samples, 5);
+    let faults = summary.faults.unwrap();
+    assert_eq!(faults.major, summary.counters.major_faults);
+    assert_eq!(faults.in_files, 3 * part / PAGE);
+    let io = summary.io.unwrap();
+    assert_eq!(io.file_read_bytes, 3 * part);
+    let places: Vec<Io> = all(&log.join("io"));
+    assert!(
+        places
+            .iter()
+            .any(|io| io.place.is_some_and(|p| p.file == 0))
+    );
+
+    // The same process, counted in another order at the end.
+    let other = folder.path().join("other.gguf");
+    scratch_file(&other, bytes);
+    let log = folder.path().join("log2");
+    fs::create_dir(&log).unwrap();
+    let session = Session::of_this_process(
+        &EVERYTHING,
+        Files::register([&other, &model]).unwrap(),
+        &log,
+        no_tokens(),
+    );
+    let start = mapped(&other, bytes);
+    advise(start, bytes, libc::MADV_RANDOM);
+    touch_every(1, start, part);
+    let order = Files::register([&model, &other]).unwrap();
+    let summary = session.finish(&order).unwrap();
+    assert_eq!(names(&log), ["faults", "io", "residency"]);
+    let faults: Vec<Fault> = all(&log.join("faults"));
+    let in_other = |fault: &&Fault| fault.place.is_some_and(|place| place.file == 1);
+    assert_eq!(faults.iter().filter(in_other).count() as u64, part / PAGE);
+    assert_eq!(summary.faults.unwrap().in_files, part / PAGE);
+    assert_eq!(summary.io.unwrap().file_read_bytes, part);
+    let pieces: Vec<Io> = all(&log.join("io"));
+    let of_other = pieces
+        .iter()
+        .filter(|io| io.place.is_some_and(|p| p.file == 1));
+    assert_eq!(
+        of_other.map(|io| u64::from(io.piece_bytes)).sum::<u64>(),
+        part
+    );
+    let last = all_samples(&log.join("residency"));
+    let resident = |sample: &Sample| (sample.file, sample.residency.resident_bytes(0..u64::MAX));
+    let expect = [(1, 0), (0, 3 * part), (0, 3 * part), (1, part)];
+    assert_eq!(last.iter().map(resident).collect::<Vec<_>>(), expect);
+}
+
+/// The program of the next test: a recorder that may not do much. Without the
+/// variable a test of nothing.
+#[test]
+fn recorder() {
+    let Ok(folder) = std::env::var(RECORDER) else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    let (model, log) = (folder.join("model.gguf"), folder.join("log"));
+    scratch_file(&model, 8 << 20);
+    fs::create_dir(&log).unwrap();
+    let mut command = this_binary("child");
+    command.env(CHILD, &model).env_remove(RECORDER);
+    let (mut child, mut session) =
+        Session::of_child(&EVERYTHING, &mut command, &log, no_tokens()).unwrap();
+    let missing = session.missing().to_vec();
+    assert!(session.wait(&mut child).unwrap().success());
+    let summary = session.finish(&Files::register([&model]).unwrap()).unwrap();
+    assert_eq!(missing, summary.missing);
+    assert_eq!(summary.io, None);
+    assert!(!log.join("io").exists() && log.join("residency").exists());
+    assert_eq!(log.join("faults").exists(), summary.faults.is_some());
+    assert!(summary.counters.major_faults > 0 && summary.counters.minor_faults > 0);
+    let read_bytes = summary.counters.read_bytes;
+    assert!(
+        read_bytes.is_some_and(|bytes| bytes >= 8 << 20),
+        "{read_bytes:?}"
+    );
+    println!("summary {}", serde_json::to_string(&summary).unwrap());
+}
+
+/// Whoever is nobody may not trace block requests, and sees what to do about it.
+#[test]
+fn what_is_forbidden_is_named_and_the_rest_is_recorded() {
+    let _alone = alone();
+    // SAFETY: only asks for a number.
+    if unsafe { libc::geteuid() } != 0 {
+        return eprintln!("skipped: only root can become nobody");
+    }
+    let nobody = 65534;
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(nobody), Some(nobody)).unwrap();
+    let mut command = this_binary("recorder");
+    command.env(RECORDER, folder.path()).uid(nobody).gid(nobody);
+    let output = match command.stdin(Stdio::null()).stderr(Stdio::piped()).output() {
+        Ok(output) => output,
+        Err(error) => return eprintln!("skipped: nobody may not run this test: {error}"),
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{errors}");
+    let summary = text
+        .split_once("summary ")
+        .unwrap()
+        .1
+        .lines()
+        .next()
+        .unwrap();
+    let summary: SessionSummary = serde_json::from_str(summary).unwrap();
+    eprintln!("{summary:#?}");
+    let requests = summary
+        .missing
+        .iter()
+        .find(|one| one.what == "block requests");
+    assert!(requests.unwrap().fix.contains("sudo"), "{requests:?}");
+    // Its first sample comes when the file is discovered, whoever discovers it.
+    assert!(summary.samples >= 1);
+    if let Some(faults) = summary.faults {
+        assert_eq!(faults.in_files + faults.elsewhere, faults.major);
+        assert!(faults.in_files > 0);
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_run_leaves_nothing() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("/no/such/program");
+    let result = Session::of_child(&EVERYTHING, &mut command, folder.path(), no_tokens());
+    let text = result.unwrap_err().to_string();
+    assert!(
+        text.starts_with("/no/such/program: cannot be run: "),
+        "{text}"
+    );
+    assert_eq!(names(folder.path()), [""; 0]);
+}
+
+/// Who collects the child without us still has its counters.
+#[test]
+fn counters_are_there_without_anything_else() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("true");
+    let (mut child, session) =
+        Session::of_child(&Wish::default(), &mut command, folder.path(), no_tokens()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let summary = session.finish(&Files::default()).unwrap();
+    assert!(summary.counters.minor_faults > 0 && summary.counters.read_bytes.is_some());
+    assert_eq!(
+        (summary.faults, summary.io, summary.samples),
+        (None, None, 0)
+    );
+    assert_eq!(names(folder.path()), [""; 0]);
 }

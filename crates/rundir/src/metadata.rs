@@ -78,6 +78,12 @@ pub struct Underneath {
     pub major_faults: Option<u64>,
     pub minor_faults: Option<u64>,
     pub read_bytes: Option<u64>,
+    /// The same of the evaluations alone, between these moments. While a model is
+    /// loaded the kernel may fill a mapping itself (MAP_POPULATE); it counts that as
+    /// faults, which have no address and are no events.
+    pub evaluating_since_nanos: Option<u64>,
+    pub evaluating_until_nanos: Option<u64>,
+    pub evaluating_major_faults: Option<u64>,
     /// Of `log/faults`.
     pub recorded_faults: Option<u64>,
     pub lost_faults: Option<u64>,

@@ -1,8 +1,9 @@
-//! The file map: the index knows what was read, the kernel what is in memory.
+//! The file map: the index knows what was read and what was recorded of the kernel,
+//! the kernel what is in memory now.
 
 use std::path::PathBuf;
 
-use index::{MapHeader, MapQuery};
+use index::{KernelMapQuery, MapHeader, MapQuery, Raster};
 use kernelio::residency::Residency;
 
 use crate::{
@@ -25,12 +26,13 @@ pub(crate) fn map(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Ref
     parameters.check_cells(&["cells"])?;
     let filter = parameters.filter()?;
     let pairs = parameters.pairs();
-    let is_residency = parameters.text("metric") == Some(RESIDENCY);
-    if parameters.text("metric") == Some("faults") {
-        return Err(bad(
-            "metric: page faults are not recorded; use accesses, bytes, recency or residency"
-                .to_owned(),
-        ));
+    let metric = parameters.text("metric");
+    // Residency at a moment was recorded; without a moment it is that of now.
+    let is_residency = metric == Some(RESIDENCY) && parameters.text("at").is_none();
+    if matches!(metric, Some("faults" | "disk" | RESIDENCY)) && !is_residency {
+        let query = KernelMapQuery::from_pairs(&pairs).map_err(bad)?;
+        let raster = run.read(|index| Ok(index.kernel_map(&query, &filter)?))?;
+        return reply(run, raster);
     }
     // The index reads the rest of the parameters either way.
     let asked: Vec<(&str, &str)> = pairs
@@ -45,8 +47,15 @@ pub(crate) fn map(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Ref
         header.metric = RESIDENCY;
         header.max = raster.values.iter().copied().fold(0.0, f32::max);
     }
-    if is_residency || is_known(&run.files) {
-        raster.header.available.push(RESIDENCY);
+    reply(run, raster)
+}
+
+fn reply(run: &HostedRun, mut raster: Raster<MapHeader>) -> Result<Reply, Refusal> {
+    let header = &mut raster.header;
+    if !header.available.contains(&RESIDENCY)
+        && (header.metric == RESIDENCY || is_known(&run.files))
+    {
+        header.available.push(RESIDENCY);
     }
     Reply::raster(&raster.header, &raster.values)
 }
@@ -125,6 +134,7 @@ mod tests {
             max: 0.0,
             metric: RESIDENCY,
             available: Vec::new(),
+            sampled: None,
         };
         let shares = shares(&files, &header, 4).unwrap();
         assert_eq!(shares[..3], [1.0, 2048.0 / 6144.0, 0.0]);
@@ -146,6 +156,7 @@ mod tests {
             max: 0.0,
             metric: RESIDENCY,
             available: Vec::new(),
+            sampled: None,
         };
         let Err(Refusal::Missing(sentence)) = shares(&files, &header, 1) else {
             panic!("an answer about another file");

@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use index::KernelQueryError;
 use serde::Serialize;
 use serde_json::json;
 
@@ -34,6 +35,16 @@ pub(crate) enum Refusal {
     TooLong(String),
     /// 500: not the asker's fault.
     Failed(String),
+}
+
+impl From<KernelQueryError> for Refusal {
+    fn from(error: KernelQueryError) -> Refusal {
+        let sentence = error.to_string();
+        match error {
+            KernelQueryError::Absent { .. } => Refusal::Missing(sentence),
+            KernelQueryError::Unreadable(_) => Refusal::Failed(sentence),
+        }
+    }
 }
 
 impl Reply {

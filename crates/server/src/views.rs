@@ -1,7 +1,10 @@
 //! The views of one run: each reads its parameters, asks the index or the
 //! analysis, and says the answer.
 
-use index::{EvalsQuery, FlameBy, HeatmapQuery, NodesQuery, OffsetsQuery, RunIndex, TokenWindow};
+use index::{
+    DiskQuery, EvalsQuery, FlameBy, HeatmapQuery, MarksQuery, NodesQuery, OffsetsQuery, RunIndex,
+    TokenWindow,
+};
 use serde_json::json;
 
 use crate::{
@@ -21,7 +24,7 @@ pub(crate) struct View {
     pub ask: fn(&HostedRun, &Parameters) -> Result<Reply, Refusal>,
 }
 
-pub(crate) const VIEWS: [View; 17] = [
+pub(crate) const VIEWS: [View; 19] = [
     quick("info", &["since"], info),
     quick("tokens", &["from", "to"], tokens),
     quick("summary", &[], summary),
@@ -31,6 +34,7 @@ pub(crate) const VIEWS: [View; 17] = [
         heatmap,
     ),
     quick("offsets", &["t0", "t1", "o0", "o1", "w", "h"], offsets),
+    quick("marks", &["of", "t0", "t1", "o0", "o1", "w", "h"], marks),
     quick("nodes", &["t0", "t1", "w"], nodes),
     quick("map", &["cells", "metric", "at"], map::map),
     quick("locate", &["offset"], locate),
@@ -38,6 +42,7 @@ pub(crate) const VIEWS: [View; 17] = [
     quick("evals", &["from", "to", "max"], evals),
     quick("flame", &["by"], flame),
     quick("experts", &[], experts),
+    quick("disk", &["at"], disk),
     analysis("prefers", results::prefers),
     analysis("attention", results::attention),
     analysis("memory", results::memory),
@@ -105,6 +110,21 @@ fn offsets(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Refusal> {
     let filter = parameters.filter()?;
     let raster = run.read(|index| Ok(index.offsets(&query, &filter)))?;
     Reply::raster(&raster.header, &raster.values)
+}
+
+fn marks(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Refusal> {
+    parameters.check_cells(&["w", "h"])?;
+    let query = MarksQuery::from_pairs(&parameters.pairs()).map_err(bad)?;
+    let filter = parameters.filter()?;
+    let raster = run.read(|index| Ok(index.marks(&query, &filter)?))?;
+    Reply::raster(&raster.header, &raster.values)
+}
+
+fn disk(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Refusal> {
+    let query = DiskQuery::from_pairs(&parameters.pairs()).map_err(bad)?;
+    let filter = parameters.filter()?;
+    let disk = run.read(|index| Ok(index.disk(&query, &filter)?))?;
+    Reply::json(&disk)
 }
 
 fn nodes(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Refusal> {

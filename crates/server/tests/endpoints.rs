@@ -131,9 +131,17 @@ fn the_map_shows_what_was_read_and_what_is_in_memory() {
     let (header, values) = server.get("api/0/map?cells=16&metric=residency").raster();
     assert_eq!(header["metric"], "residency");
     assert_eq!(values, [1.0; 16]);
-    let reply = server.get("api/0/map?cells=16&metric=faults");
-    assert_eq!(reply.status, 400);
-    assert!(reply.error().contains("not recorded"));
+    for path in [
+        "api/0/map?cells=16&metric=faults",
+        "api/0/map?cells=16&metric=disk",
+        "api/0/map?cells=16&metric=residency&at=7",
+        "api/0/marks?of=reads&w=4&h=4",
+        "api/0/disk",
+    ] {
+        let reply = server.get(path);
+        assert_eq!(reply.status, 404, "{path}");
+        assert!(reply.error().contains("record --faults --io --residency"));
+    }
 }
 
 #[test]
@@ -240,6 +248,15 @@ fn bad_questions_are_answered_with_a_sentence() {
             400,
             "is none of accesses, bytes, recency",
         ),
+        (
+            "api/0/marks?w=4&h=4&of=cows",
+            400,
+            "is none of faults, reads",
+        ),
+        ("api/0/marks?w=4&of=reads", 400, "h is missing"),
+        ("api/0/marks?w=4&h=9999", 400, "h=9999 is out of range"),
+        ("api/0/disk?at=x", 400, "at: \"x\" is no whole number"),
+        ("api/0/disk?cells=4", 400, "is no parameter here"),
         ("api/0/locate", 400, "offset is missing"),
         (
             "api/0/locate?offset=65536",

@@ -24,7 +24,8 @@ python3 -c \"import pandas; print(pandas.read_parquet('RUN/tables/evals.parquet'
 
 Units are in the names: `_bytes`, `_nanos` (monotonic clock). Integers are signed. Texts are
 dictionaries (categories in pandas). An evaluation that was cut off or damaged has no
-rows: `run.partial_evals` and `run.corrupt_records` count them.
+rows: `run.partial_evals` and `run.corrupt_records` count them. `faults`, `io` and `residency` are
+empty unless their recording was asked for.
 
 ## Several runs
 

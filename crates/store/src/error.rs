@@ -11,6 +11,9 @@ pub enum StoreError {
     /// The log itself cannot be read.
     #[error(transparent)]
     Log(#[from] ReadError),
+    /// What the kernel did cannot be read.
+    #[error(transparent)]
+    Kernel(#[from] underneath::UnderneathError),
     #[error(transparent)]
     Run(#[from] rundir::RunError),
     /// Check permissions and free space.

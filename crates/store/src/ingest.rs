@@ -8,6 +8,9 @@
 //!    `RUN/tables`. Tables that were there are exchanged in the same step and then
 //!    removed, so that a reader finds the old tables or the new ones.
 //!
+//! What the kernel did underneath is joined after the pass, when all tensors and
+//! evaluations have their numbers, and sent group by group as well.
+//!
 //! An evaluation that is cut off or damaged has no rows; it is counted and named.
 
 use std::{
@@ -22,10 +25,12 @@ use trace::{
     read::{Definitions, Event, StreamReader, streams},
     template::CaptureKind,
 };
+use underneath::Underneath;
 
 use crate::{
     StoreError,
     expand::{Expander, Expansion, GROUP_ROWS},
+    kernel,
     row_group::{RowGroup, Texts},
     rows,
     schema::{EVALS, ROUTING, TABLES, TENSORS, TOKENS, TRAFFIC},
@@ -120,6 +125,8 @@ struct Ingest<'a> {
     traffic: RowGroup,
     report: IngestReport,
     counts: rows::RunCounts,
+    /// Collected if something was recorded underneath.
+    references: Option<kernel::References>,
     /// Of the streams before this one.
     first_eval: i64,
     first_tensor: i64,
@@ -141,6 +148,7 @@ impl<'a> Ingest<'a> {
             traffic: RowGroup::new(&TRAFFIC),
             report: IngestReport::default(),
             counts: rows::RunCounts::default(),
+            references: underneath::join::is_there(run).then(kernel::References::default),
             first_eval: 0,
             first_tensor: 0,
             first_template: 0,
@@ -164,6 +172,7 @@ impl<'a> Ingest<'a> {
             self.end_stream(&reader.definitions, of_stream)?;
             bytes_before += reader.record_bytes();
         }
+        self.kernel()?;
         self.finish()
     }
 
@@ -189,6 +198,16 @@ impl<'a> Ingest<'a> {
                 return Ok(());
             }
         };
+        let eval = i64::try_from(evaluation.number).ok();
+        let eval = eval.and_then(|number| number.checked_add(self.first_eval));
+        let Some(eval) = eval.filter(|&n| n <= i64::from(i32::MAX)) else {
+            return Err(StoreError::TooLarge {
+                path: self.run.path().to_owned(),
+                what: format!("evaluation {}", evaluation.number),
+            });
+        };
+        // One whose graph is damaged counts: every reader of the log counts it.
+        of_stream.end_eval = of_stream.end_eval.max(eval + 1);
         of_stream.define(definitions, self.first_tensor, &mut self.texts);
         let template = &definitions.templates[evaluation.template as usize];
         let rows = match &mut of_stream.templates[evaluation.template as usize] {
@@ -200,15 +219,6 @@ impl<'a> Ingest<'a> {
                 return Ok(());
             }
         };
-        let eval = i64::try_from(evaluation.number).ok();
-        let eval = eval.and_then(|number| number.checked_add(self.first_eval));
-        let Some(eval) = eval.filter(|&n| n <= i64::from(i32::MAX)) else {
-            return Err(StoreError::TooLarge {
-                path: self.run.path().to_owned(),
-                what: format!("evaluation {}", evaluation.number),
-            });
-        };
-        of_stream.end_eval = of_stream.end_eval.max(eval + 1);
         let of = Expansion {
             template,
             evaluation: &evaluation,
@@ -238,7 +248,11 @@ impl<'a> Ingest<'a> {
                 send(group.take(&self.texts))?;
             }
         }
-        self.first_token += evaluation.first_of(template, CaptureKind::Tokens).len() as i64;
+        let tokens = evaluation.first_of(template, CaptureKind::Tokens).len();
+        if let Some(references) = &mut self.references {
+            references.add_eval(eval, self.first_token, tokens);
+        }
+        self.first_token += tokens as i64;
         self.counts.evals += 1;
         self.counts.accesses += sums.accesses;
         Ok(())
@@ -253,6 +267,9 @@ impl<'a> Ingest<'a> {
         for (row, def) in of_stream.tensors.iter().zip(&definitions.tensors) {
             let buffer_type = definitions.text(def.buffer_type);
             rows::tensor(&mut self.tensors, &mut self.texts, row, def, &buffer_type);
+            if let Some(references) = &mut self.references {
+                references.add_tensor(row);
+            }
         }
         let mut sums = BTreeMap::new();
         for (number, template) in of_stream.templates.iter().enumerate() {
@@ -265,6 +282,18 @@ impl<'a> Ingest<'a> {
         self.first_eval = self.first_eval.max(of_stream.end_eval);
         self.first_tensor += definitions.tensors.len() as i64;
         self.first_template += definitions.templates.len() as i64;
+        Ok(())
+    }
+
+    fn kernel(&mut self) -> Result<(), StoreError> {
+        if let Some(references) = &self.references
+            && let Some(underneath) = Underneath::open(self.run)?
+        {
+            let (sender, texts) = (&self.sender, &mut self.texts);
+            kernel::write(&underneath, references, texts, &mut |group| {
+                send(sender, group)
+            })?;
+        }
         Ok(())
     }
 

@@ -8,7 +8,8 @@
 //!
 //! The way of a row: `template` works out the columns of a graph once,
 //! `expand` appends an evaluation to a `row_group`, `table_file` encodes full
-//! groups (`pages`) into files.
+//! groups (`pages`) into files. What the kernel did underneath has its rows from
+//! `kernel`.
 //!
 //! This is the only crate that knows Arrow, Parquet and DataFusion. What it
 //! deliberately does not do: analyse, or print anything.
@@ -17,6 +18,7 @@ pub mod docs;
 mod error;
 mod expand;
 pub mod ingest;
+mod kernel;
 pub mod output;
 mod pages;
 pub mod query;

@@ -43,7 +43,7 @@ const RUN_COLUMN: &str = "run";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TablesState {
     Missing,
-    /// The log has grown since they were made.
+    /// The log has grown since they were made, or one is missing.
     Stale,
     Ready,
 }
@@ -54,11 +54,17 @@ pub fn tables_state(run: &Run) -> Result<TablesState, StoreError> {
     if !run.path().join(TABLES_DIRECTORY).is_dir() {
         return Ok(TablesState::Missing);
     }
+    let has_log = run.log_directory().is_dir();
     let mut state = TablesState::Ready;
     for table in TABLES {
+        // An older program made fewer tables.
+        if has_log && !file_path(run.path(), table).exists() {
+            state = TablesState::Stale;
+            continue;
+        }
         let log_bytes = check_file(run.path(), table)?;
         // A run whose log was removed to save space keeps its tables.
-        if run.log_directory().is_dir() && log_bytes != Some(run.log_bytes()) {
+        if has_log && log_bytes != Some(run.log_bytes()) {
             state = TablesState::Stale;
         }
     }

@@ -42,6 +42,7 @@ pub struct DictionaryRows {
 #[derive(Clone, Copy, Debug)]
 pub enum Cell<'a> {
     Null,
+    /// In a column of text: its number in [`Texts`].
     Int(i64),
     Float(f32),
     Text(&'a str),

@@ -244,6 +244,6 @@ fn text(value: Option<&str>) -> Cell<'_> {
     value.map_or(Cell::Null, Cell::Text)
 }
 
-fn int(value: Option<impl Into<u64>>) -> Cell<'static> {
+pub fn int(value: Option<impl Into<u64>>) -> Cell<'static> {
     value.map_or(Cell::Null, |value| Cell::Int(value.into() as i64))
 }

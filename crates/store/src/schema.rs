@@ -6,9 +6,13 @@
 //! Integers are signed, 32 or 64 bits, because pandas and Spark know no others
 //! that survive a null. Texts are dictionaries.
 
+mod kernel;
+
 use std::{collections::HashMap, sync::Arc};
 
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
+
+pub use kernel::{FAULTS, IO, RESIDENCY};
 
 /// Version of the tables, in the metadata of every file. A change of meaning
 /// needs a new one; a new column does not.
@@ -104,8 +108,9 @@ impl ColumnType {
 }
 
 /// All tables, in the order of the documentation.
-pub const TABLES: [&Table; 8] = [
-    &RUN, &TENSORS, &EVALS, &TOKENS, &NODES, &ACCESSES, &ROUTING, &TRAFFIC,
+pub const TABLES: [&Table; 11] = [
+    &RUN, &TENSORS, &EVALS, &TOKENS, &NODES, &ACCESSES, &ROUTING, &TRAFFIC, &FAULTS, &IO,
+    &RESIDENCY,
 ];
 
 pub fn table(name: &str) -> Option<&'static Table> {

@@ -24,7 +24,7 @@ impl View {
     }
 }
 
-pub const VIEWS: [View; 9] = [
+pub const VIEWS: [View; 15] = [
     View {
         name: "hot_tensors",
         doc: "How much each weight is used; `bytes_per_byte` is bytes read per byte of its size.",
@@ -106,10 +106,72 @@ SELECT {run}a.eval, a.phase, a.tokens,
 FROM evals a
 WHERE a.tokens > 0",
     },
+    View {
+        name: "faults_by_tensor",
+        doc: "Page faults by what was touched; `tensor_name` is null for the headers of files and other memory (`file` is null there).",
+        sql: "\
+SELECT {run}a.file, a.tensor_name, a.component, a.layer,
+       SUM(CASE WHEN a.kind = 'major' THEN 1 ELSE 0 END) AS major_faults,
+       SUM(CASE WHEN a.kind = 'minor' THEN 1 ELSE 0 END) AS minor_faults,
+       COUNT(*) AS faults
+FROM faults a
+GROUP BY {run}a.file, a.tensor_name, a.component, a.layer",
+    },
+    View {
+        name: "reads_by_tensor",
+        doc: "What the disk delivered of each tensor; `times_read` is bytes read per byte of its size. `tensor_name` is null for headers and padding.",
+        sql: "\
+SELECT {run}a.file, a.tensor_name, a.component, a.layer, a.tensor_bytes,
+       COUNT(DISTINCT a.request) AS requests, SUM(a.bytes) AS bytes,
+       CAST(SUM(a.bytes) AS DOUBLE) / a.tensor_bytes AS times_read
+FROM io a
+WHERE a.kind = 'read' AND a.file IS NOT NULL
+GROUP BY {run}a.file, a.tensor_name, a.component, a.layer, a.tensor_bytes",
+    },
+    View {
+        name: "reads_by_layer",
+        doc: "What the disk delivered of each layer; layer is null for what belongs to none. A request that touches several layers counts in each.",
+        sql: "\
+SELECT {run}a.layer, COUNT(DISTINCT a.request) AS requests, SUM(a.bytes) AS bytes
+FROM io a
+WHERE a.kind = 'read' AND a.file IS NOT NULL
+GROUP BY {run}a.layer",
+    },
+    View {
+        name: "reads_by_node",
+        doc: "What the disk was asked for while nodes of each op were running; null between evaluations. For single nodes, group `io` by `eval, step`.",
+        sql: "\
+SELECT {run}a.phase, a.op, COUNT(DISTINCT a.request) AS requests, SUM(a.bytes) AS bytes
+FROM io a
+WHERE a.kind = 'read' AND a.file IS NOT NULL
+GROUP BY {run}a.phase, a.op",
+    },
+    View {
+        name: "read_sizes",
+        doc: "How large the requests that read the model are: those from `from_bytes` to below twice that.",
+        sql: "\
+SELECT {run}a.from_bytes, COUNT(*) AS requests, SUM(a.request_bytes) AS bytes
+FROM (
+  SELECT DISTINCT {run}a.request, a.sector, a.request_bytes,
+         CAST(POWER(2.0, FLOOR(LOG2(a.request_bytes + 0.5))) AS BIGINT) AS from_bytes
+  FROM io a
+  WHERE a.kind = 'read' AND a.file IS NOT NULL
+) a
+GROUP BY {run}a.from_bytes",
+    },
+    View {
+        name: "reread",
+        doc: "How often the model was read: `times_read` is bytes read from its files per byte of them.",
+        sql: "\
+SELECT {run}a.model_bytes, SUM(b.bytes) AS bytes,
+       CAST(SUM(b.bytes) AS DOUBLE) / a.model_bytes AS times_read
+FROM run a JOIN io b ON b.kind = 'read' AND b.file IS NOT NULL{and_run}
+GROUP BY {run}a.model_bytes",
+    },
 ];
 
 /// Questions with their answers' query, for the documentation.
-pub const QUERIES: [(&str, &str); 8] = [
+pub const QUERIES: [(&str, &str); 10] = [
     (
         "the ten hottest weights",
         "\
@@ -181,5 +243,22 @@ FROM nodes n JOIN (
 ) w ON n.eval = w.eval AND n.step = w.step
 GROUP BY n.op
 ORDER BY bytes DESC",
+    ),
+    (
+        "page faults while each op was running",
+        "\
+SELECT op, kind, COUNT(*) AS faults
+FROM faults
+GROUP BY op, kind
+ORDER BY faults DESC, op, kind",
+    ),
+    (
+        "the tensors of which the kernel kept least",
+        "\
+SELECT tensor_name, size_bytes, MIN(resident_bytes) AS least_bytes, MAX(resident_bytes) AS most_bytes
+FROM residency
+GROUP BY tensor_name, size_bytes
+ORDER BY least_bytes, tensor_name
+LIMIT 10",
     ),
 ];

@@ -154,11 +154,6 @@ impl Control {
         false
     }
 
-    /// Tokens that were evaluated so far.
-    pub fn tokens(&self) -> u64 {
-        self.page().tokens_so_far.load(Relaxed)
-    }
-
     /// Adds what one evaluation recorded.
     pub fn add(&self, log_bytes: u64, tokens: u64) {
         self.page().log_bytes_so_far.fetch_add(log_bytes, Relaxed);

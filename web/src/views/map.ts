@@ -20,7 +20,7 @@ import type { MapHeader, Place, Raster, Tensor } from '../types';
 import type { App, View } from '../view';
 import type { Tick } from '../ticks';
 
-type Metric = 'accesses' | 'bytes' | 'recency' | 'residency' | 'faults';
+type Metric = 'accesses' | 'bytes' | 'recency' | 'residency' | 'faults' | 'disk';
 
 const CELL_PX = 9;
 const GUTTER_PX = 232;
@@ -32,12 +32,17 @@ const METRICS: { value: Metric; text: string; title: string }[] = [
   { value: 'accesses', text: 'accesses', title: 'how often each byte was read' },
   { value: 'bytes', text: 'bytes', title: 'bytes read' },
   { value: 'recency', text: 'recency', title: 'time since the last read' },
-  { value: 'residency', text: 'residency', title: 'share of the pages in memory now' },
-  { value: 'faults', text: 'faults', title: 'page faults' },
+  { value: 'residency', text: 'residency', title: 'share of the pages in memory: now, or as `record --residency` saw them' },
+  { value: 'faults', text: 'faults', title: 'major page faults; needs `record --faults`' },
+  { value: 'disk', text: 'disk reads', title: 'bytes read from the disk; needs `record --io`' },
 ];
+/** What an empty map says. */
+const NOTHING: Partial<Record<Metric, string>> = {
+  residency: 'no page of the model is in memory', faults: 'no major page fault passes this filter', disk: 'no disk read passes this filter',
+};
 const TITLES: Record<Metric, string> = {
   accesses: 'mean reads of a byte', bytes: 'bytes read per cell', recency: 'since the last read',
-  residency: 'pages in memory now', faults: 'page faults',
+  residency: 'pages in memory now', faults: 'major page faults per cell', disk: 'bytes read from the disk per cell',
 };
 
 export function map(): View {
@@ -57,7 +62,7 @@ class MapView implements View {
   private app!: App;
   private plot!: Plot;
   private cover!: Cover;
-  private controls!: { metric: Segmented; order: Segmented; scale: Segmented };
+  private controls!: { metric: Segmented; order: Segmented; scale: Segmented; when: Segmented };
   private raster: Raster<MapHeader> | null = null;
   /** Rows in sight and some around them, as an image. */
   private rows: RasterLayer | null = null;
@@ -86,11 +91,15 @@ class MapView implements View {
     ], (value) => app.setOpt('map.order', value === 'rows' ? null : value));
     const scale = segmented('scale', [{ value: 'linear', text: 'linear' }, { value: 'log', text: 'log' }],
       (value) => app.setOpt('map.scale', value === 'linear' ? null : value));
-    this.controls = { metric, order, scale };
+    const when = segmented('pages', [
+      { value: 'recorded', text: 'recorded', title: 'by the last sample before the end of the selected evaluation, or of the run' },
+      { value: 'now', text: 'now', title: 'as the kernel says now' },
+    ], (value) => app.setOpt('map.pages', value === 'recorded' ? null : value));
+    this.controls = { metric, order, scale, when };
     const host = h('div', {});
     const stage = h('div', { class: 'stage' }, host);
     root.append(
-      toolbar(metric.element, order.element, scale.element, h('span', { class: 'spacer' }),
+      toolbar(metric.element, when.element, order.element, scale.element, h('span', { class: 'spacer' }),
         h('span', { class: 'hint' }, 'click a cell to filter by what it holds')),
       stage);
     const total = Math.max(1, app.info.model.size_bytes);
@@ -140,16 +149,20 @@ class MapView implements View {
     plot.reframe();
 
     const cells = isHilbert ? this.hilbertSide() ** 2 : this.rowCells(columns, total);
-    const [raster, summary] = await Promise.all([
-      app.api.map({ cells, metric }, state.filter),
-      isHilbert ? app.api.summary(state.filter, 'map-key') : null,
+    const isRecorded = metric === 'residency' && app.info.kernel.residency;
+    this.controls.when.element.hidden = !isRecorded;
+    this.controls.when.set(this.isNow(state) ? 'now' : 'recorded');
+    const at = isRecorded && !this.isNow(state) ? await this.moment(state) : undefined;
+    const [raster, read] = await Promise.all([
+      app.api.map({ cells, metric, at }, state.filter),
+      isHilbert ? this.readBy(metric, state) : [],
     ]);
     // A pan along the file needs neither another raster nor another image.
     const look = [app.colours.theme, isHilbert, columns, this.scale(state)].join();
     if (raster === this.raster && look === this.look) return;
     if (look !== this.look) app.tooltip.hide();
     this.look = look;
-    this.read = new Map(summary?.by_component.map((c) => [c.component, c.bytes]));
+    this.read = new Map(read);
     this.available = raster.header.available;
     this.controls.metric.set(metric, METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)));
     this.raster = raster;
@@ -158,7 +171,7 @@ class MapView implements View {
     this.square = isHilbert ? this.paintSquare(raster) : null;
     this.owned = [];
     const isEmpty = metric === 'recency' ? raster.values.every(Number.isNaN) : !(raster.header.max > 0);
-    if (isEmpty) this.cover.empty(metric === 'residency' ? 'no page of the model is in memory' : undefined);
+    if (isEmpty) this.cover.empty(NOTHING[metric]);
     else this.cover.clear();
     plot.redraw();
   }
@@ -203,6 +216,23 @@ class MapView implements View {
   private metric(state: State): Metric {
     const wanted = state.opt['map.metric'];
     return METRICS.find((m) => m.value === wanted)?.value ?? 'accesses';
+  }
+  /** Bytes by component: of all accesses, or from the disk. */
+  private async readBy(metric: Metric, { filter }: State): Promise<[string, number][]> {
+    const { api } = this.app;
+    if (metric !== 'disk') return (await api.summary(filter, 'map-key')).by_component.map((one) => [one.component, one.bytes]);
+    const read = new Map<string, number>();
+    for (const one of (await api.disk(filter, 'map-key')).by_tensor) read.set(one.component, (read.get(one.component) ?? 0) + one.read_bytes);
+    return [...read];
+  }
+  private isNow(state: State): boolean {
+    return state.opt['map.pages'] === 'now';
+  }
+  /** The end of the selected evaluation, or of the run. */
+  private async moment(state: State): Promise<number> {
+    const { api, info } = this.app;
+    const [selected] = state.eval === null ? [] : await api.evals({ from: state.eval, to: state.eval, max: 1 });
+    return selected?.end ?? info.totals.duration_nanos;
   }
   private isHilbert(state: State): boolean {
     return state.opt['map.order'] === 'hilbert';
@@ -373,7 +403,7 @@ class MapView implements View {
     const isRecency = metric === 'recency';
     const value = (v: number) => this.value(v);
     drawLegend(pen, plot.width - 16, 14, {
-      title: TITLES[metric],
+      title: this.nameOf(raster.header),
       table: this.colourTable(),
       colour: colours.muted,
       low: isRecency ? 'just now' : this.scaleNow() === 'log' ? `≤ ${value(unscaled(0, max, 'log'))}` : value(0),
@@ -416,12 +446,17 @@ class MapView implements View {
     }
   }
 
+  private nameOf({ metric, sampled }: MapHeader): string {
+    return sampled ? `pages in memory at token ${format.integer(sampled.token)}` : TITLES[metric as Metric];
+  }
+
   private value(v: number): string {
     switch (this.raster?.header.metric) {
       case 'accesses': return `${format.count(Math.round(v * 100) / 100).replace(' ', '')}×`;
       case 'bytes': return format.bytes(v);
       case 'recency': return Number.isNaN(v) ? 'never' : format.nanos(v);
-      case 'residency': return format.percent(v);
+      case 'residency': return Number.isNaN(v) ? 'not sampled yet' : format.percent(v);
+      case 'disk': return format.bytes(v);
       default: return format.count(v);
     }
   }
@@ -472,7 +507,8 @@ class MapView implements View {
     }
     if (ask !== this.hovered) return;
     const value = raster.values[at.cell] ?? Number.NaN;
-    const lines: TooltipLine[] = [[TITLES[raster.header.metric as Metric], this.value(value)]];
+    const lines: TooltipLine[] = [[this.nameOf(raster.header), this.value(value)]];
+    if (raster.header.metric === 'disk') lines.push(['over its size', `${(value / raster.header.cell_bytes).toFixed(2)}×`]);
     if (found.name !== null) {
       lines.push(['layer', found.layer === null ? 'none' : String(found.layer)]);
       lines.push(['component', [found.component, found.role].filter(Boolean).join(' · ')]);

@@ -12,6 +12,7 @@ import { Cover, h, segmented, type Segmented } from '../dom';
 import { layerRanges, rowBytes, tensorAt, tensorBefore, type RowLayout } from '../filemap';
 import * as format from '../format';
 import { drawLayerGrid, weightBytes } from '../layergrid';
+import { KernelCells } from '../kernelcells';
 import type { Filter, State } from '../state';
 import type { EvalDetail, EvalStep, Tensor, Token } from '../types';
 import type { App, View } from '../view';
@@ -53,6 +54,7 @@ class PlaybackView implements View {
     tokenText: h('output', {}),
     nodeText: h('output', {}),
   };
+  private kernel!: KernelCells;
   private speeds!: Segmented;
   private resizes: ResizeObserver | null = null;
   private frame = 0;
@@ -74,6 +76,7 @@ class PlaybackView implements View {
 
   mount(root: HTMLElement, app: App): void {
     this.app = app;
+    this.kernel = new KernelCells(app, () => this.draw());
     this.current = null;
     this.previous = null;
     this.baseKey = '';
@@ -96,7 +99,7 @@ class PlaybackView implements View {
       h('div', { class: 'play-tokens' },
         h('div', { class: 'play-line' }, h('span', { class: 'past' }, parts.past), parts.now, parts.coming), parts.facts),
       h('div', { class: 'play-body' },
-        h('div', {}, parts.node, mapHost),
+        h('div', {}, parts.node, this.kernel.element, mapHost),
         h('div', {}, parts.grid, gridHost)),
       h('div', { class: 'play-controls' },
         h('div', { class: 'buttons' },
@@ -368,6 +371,8 @@ class PlaybackView implements View {
     context.translate(gutter, 0);
     context.imageSmoothingEnabled = false;
     if (this.base) context.drawImage(this.base, 0, 0, columns * CELL_PX, rows * CELL_PX);
+    this.kernel.ask(current, columns, rows);
+    this.kernel.drawMissing(context, CELL_PX);
     for (let cell = 0; cell < glow.length; cell++) {
       const g = glow[cell] as number;
       if (g < 0.02) continue;
@@ -376,6 +381,7 @@ class PlaybackView implements View {
       context.fillRect((cell % columns) * CELL_PX, Math.floor(cell / columns) * CELL_PX, CELL_PX - 1, CELL_PX - 1);
     }
     context.globalAlpha = 1;
+    this.kernel.drawFaults(context, CELL_PX);
     context.restore();
     const pen = new CanvasPen(context);
     const row = rowBytes(this.layout);

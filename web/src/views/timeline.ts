@@ -8,9 +8,10 @@
  */
 import { CanvasPen, stackCanvases, svgDocument } from '../canvas';
 import { css, textOn } from '../colours';
-import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
+import { Cover, h, segmented, toggles, toolbar, type Segmented, type Toggles } from '../dom';
 import { EvalIndex } from '../evalindex';
 import { layerRanges, tensorAt } from '../filemap';
+import { MARK_KINDS, Marks, type MarkKind } from '../marks';
 import * as format from '../format';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import type { Filter, State } from '../state';
@@ -45,13 +46,15 @@ class TimelineView implements View {
     ['z', 'zoom to the selected node'],
     ['Enter', 'play from the selected node'],
     ['Shift + wheel', 'zoom the file offsets'],
+    ['x r', 'page faults, disk reads over the offsets'],
     ['Esc', 'drop the selection'],
   ];
   private app!: App;
   private lanes!: Plot;
   private offsets!: Plot;
   private cover!: Cover;
-  private controls!: { by: Segmented; colour: Segmented };
+  private controls!: { by: Segmented; colour: Segmented; over: Toggles };
+  private marks!: Marks;
   private readonly legend = h('div', { class: 'legend-swatches' });
   private readonly selected = h('div', { class: 'time-selected' });
   private evals!: EvalIndex;
@@ -60,7 +63,7 @@ class TimelineView implements View {
   private asked: Question | null = null;
   /** Counts the fetches; each plot shows that of a round. */
   private round = 0;
-  private shown = { nodes: 0, reads: 0 };
+  private shown = { nodes: 0, reads: 0, marks: 0 };
   /** All that changes the drawing but the window and the answers. */
   private look = '';
   private reads: { header: OffsetsHeader; values: Float32Array; layer: RasterLayer } | null = null;
@@ -78,11 +81,15 @@ class TimelineView implements View {
       { value: 'token', text: 'token', title: 'colour: which token, early to late; strength: bytes' },
       { value: 'bytes', text: 'bytes', title: 'bytes read per cell' },
     ], (value) => app.setOpt('timeline.colour', value === 'token' ? null : value));
-    this.controls = { by, colour };
+    this.marks = new Marks(app);
+    const over = toggles('over', MARK_KINDS.map(({ kind, text, title }) => ({ value: kind, text, title, colour: this.marks.colour(kind) })),
+      (kind) => this.marks.flip(kind as MarkKind));
+    over.element.hidden = !this.marks.isRecorded;
+    this.controls = { by, colour, over };
     const top = h('div', {});
     const bottom = h('div', {});
     const stage = h('div', { class: 'stage' }, top, bottom);
-    root.append(toolbar(by.element, colour.element, this.legend), stage, this.selected);
+    root.append(toolbar(by.element, colour.element, over.element, this.legend), stage, this.selected);
     this.cover = new Cover(stage);
     const duration = Math.max(1, app.info.totals.duration_nanos);
     const time = { kind: 'time' as const, limits: [0, duration] as [number, number], shortest: Math.min(duration, 500), hasGrid: false };
@@ -111,7 +118,10 @@ class TimelineView implements View {
       y: { label: 'file offset', kind: 'bytes', limits: [0, Math.max(1, app.info.model.size_bytes)], shortest: 256 },
       margin: { ...MARGIN, top: 26, bottom: 36 },
       draw: (context) => this.drawOffsets(context),
-      decorate: (pen, plot) => drawOffsetLegend(pen, plot, this.reads?.header ?? null, this.colour, app),
+      decorate: (pen, plot) => {
+        drawOffsetLegend(pen, plot, this.reads?.header ?? null, this.colour, app);
+        this.marks.drawLegend(pen, plot);
+      },
       hover: (point) => this.hoverOffsets(point),
       click: (point) => this.clickOffsets(point),
     });
@@ -129,6 +139,7 @@ class TimelineView implements View {
     const { info } = app;
     this.controls.by.set(this.by);
     this.controls.colour.set(this.colour);
+    this.controls.over.set(this.marks.wanted);
     const duration = Math.max(1, info.totals.duration_nanos);
     lanes.x.options.limits = offsets.x.options.limits = [0, duration];
     lanes.y.options.limits = [0, Math.max(1, info.layers.length)];
@@ -139,7 +150,7 @@ class TimelineView implements View {
       for (const { x } of [lanes, offsets]) x.show(...(state.time ?? x.options.limits));
       offsets.y.show(...(state.offset ?? offsets.y.options.limits));
     }
-    const look = [app.colours.theme, this.by, this.colour, state.eval, state.step].join();
+    const look = [app.colours.theme, this.by, this.colour, this.marks.wanted, state.eval, state.step].join();
     const question = JSON.stringify([state.run, info.version, state.filter, lanes.innerWidth, offsets.innerHeight]);
     const isSameLook = look === this.look;
     this.look = look;
@@ -164,7 +175,7 @@ class TimelineView implements View {
     const rows = pixels(o1 - o0, offsets.y.span, offsets.innerHeight / 2);
     const round = ++this.round;
     // An answer from the cache may overtake an older one.
-    const isLate = (plot: 'nodes' | 'reads') => {
+    const isLate = (plot: 'nodes' | 'reads' | 'marks') => {
       if (round < this.shown[plot]) return true;
       this.shown[plot] = round;
       return false;
@@ -181,6 +192,11 @@ class TimelineView implements View {
       ]).then(([answer]) => {
         if (!isLate('reads')) this.showReads(answer);
         return answer.header;
+      }),
+      this.marks.fetch({ t0, t1, o0, o1, w, h: rows * 2 }, filter).then((answer) => {
+        if (isLate('marks')) return;
+        this.marks.show(answer);
+        offsets.redraw();
       }),
     ]);
     if (round < this.shown.nodes || round < this.shown.reads) return;
@@ -214,6 +230,8 @@ class TimelineView implements View {
       // A node that cannot be had leaves the selection where it is.
       case '[': this.selectNeighbour(-1).catch(() => undefined); return true;
       case ']': this.selectNeighbour(1).catch(() => undefined); return true;
+      case 'x': this.marks.flip('faults'); return true;
+      case 'r': this.marks.flip('reads'); return true;
       case 'z': this.zoomToSelected().catch(() => undefined); return true;
       case 'Enter':
         if (this.app.state.eval === null) return false;
@@ -335,12 +353,11 @@ class TimelineView implements View {
       for (const range of borders) context.fillRect(plot.margin.left, Math.round(plot.py(range.begin)), plot.innerWidth, 1);
     }
     if (!reads) return;
+    // Below marks of the kernel the accesses step back.
+    if (this.marks.hasAny) context.globalAlpha = 0.4;
     const { exact } = reads.header;
-    if (!exact) {
-      plot.drawRaster(context, reads.layer);
-      return;
-    }
-    for (const access of exact) {
+    if (!exact) plot.drawRaster(context, reads.layer);
+    for (const access of exact ?? []) {
       const x0 = plot.px(access.begin);
       const y0 = plot.py(access.offset);
       const width = Math.max(1.5, plot.px(access.end) - x0);
@@ -355,6 +372,8 @@ class TimelineView implements View {
         context.strokeRect(x0 - 1, y0 - 1, width + 2, height + 2);
       }
     }
+    context.globalAlpha = 1;
+    this.marks.draw(context, plot);
   }
 
   private spanAt(point: PlotPoint): Span | null {
@@ -422,6 +441,7 @@ class TimelineView implements View {
       if (!header.exact) lines.push(['bytes in this cell', format.bytes(value ?? 0)]);
       lines.push(['time', format.exactNanos(point.x)], ['offset', `${format.integer(offset)} (${format.hex(offset)})`]);
     }
+    lines.push(...this.marks.lines(point));
     if (tensor) lines.push(['layer', tensor.layer === null ? 'none' : String(tensor.layer)], ['component', tensor.component]);
     lines.push(...this.evalLines(access ? (access.begin + access.end) / 2 : point.x));
     tooltip.show(point.clientX, point.clientY, tensor?.name ?? 'no tensor', lines, tensor ? colours.component(tensor.component) : undefined);

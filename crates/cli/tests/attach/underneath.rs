@@ -56,7 +56,11 @@ fn a_program_under_pressure_is_watched_from_below() {
     let counted = run.metadata().unwrap().underneath.clone().unwrap();
     let below = Underneath::open(&run).unwrap().unwrap();
     let faults = below.faults().unwrap().unwrap();
-    assert_eq!(Some(faults.len() as u64), counted.major_faults);
+    // The kernel counts what it fills in itself at load; crates/kernelio has the
+    // proof that nothing else is missing.
+    let recorded = faults.len() as u64;
+    assert!(Some(recorded) <= counted.major_faults, "{counted:?}");
+    assert_eq!(counted.recorded_faults, Some(recorded));
     assert_eq!(
         (counted.lost_faults, counted.lost_requests),
         (Some(0), Some(0))

@@ -1,10 +1,9 @@
 //! Issue and completion of a request become one request, by disk and sector.
 
-use std::collections::HashMap;
-
 use crate::devices::{Device, SECTOR_BYTES};
 use crate::extents::{DiskMap, Piece};
 use crate::kernel_log::io::{Io, Rwbs};
+use crate::quick_map::QuickMap;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Issued {
@@ -35,7 +34,7 @@ struct Open {
 #[derive(Debug)]
 pub(crate) struct Pairs {
     map: DiskMap,
-    open: HashMap<(Device, u64), Open>,
+    open: QuickMap<(Device, u64), Open>,
     requests: u64,
     unpaired: u64,
     /// Reused.
@@ -46,7 +45,7 @@ impl Pairs {
     pub fn new(map: DiskMap) -> Pairs {
         Pairs {
             map,
-            open: HashMap::new(),
+            open: QuickMap::default(),
             requests: 0,
             unpaired: 0,
             pieces: Vec::new(),

@@ -3,11 +3,10 @@
 //! Only mappings of registered files are kept, so that a space has a handful; every
 //! other mapping only cuts out what it covers.
 
-use std::collections::HashMap;
-
 use crate::discovery::Known;
 use crate::files::Place;
 use crate::maps;
+use crate::quick_map::QuickMap;
 
 /// A mapping as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,7 @@ pub(super) struct Mapped {
 #[derive(Debug, Default)]
 pub(super) struct Spaces {
     /// By process, without order: there are few in each.
-    by_pid: HashMap<u32, Vec<Piece>>,
+    by_pid: QuickMap<u32, Vec<Piece>>,
 }
 
 /// A part of a registered file in memory.

@@ -27,6 +27,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// `perf_event_mlock_kb` a cpu.
 const RING_BYTES: [usize; 6] = [4 << 20, 2 << 20, 1 << 20, 512 << 10, 256 << 10, 64 << 10];
 
+/// Memory for the rings of all cpus together, as long as each has [`MIN_RING_BYTES`]:
+/// that holds 9000 faults, of which half may come before the reader is woken.
+const ALL_RINGS_BYTES: usize = 64 << 20;
+const MIN_RING_BYTES: usize = 512 << 10;
+
 /// Rings, and what becomes of their records.
 pub(crate) trait Sink {
     type Item: Copy;
@@ -47,10 +52,11 @@ pub(crate) struct Timed<T> {
     pub item: T,
 }
 
-/// The largest ring that the kernel allows.
-pub(crate) fn map_ring(event: &Event) -> io::Result<Ring> {
+/// The largest ring that the kernel allows, one of `rings`.
+pub(crate) fn map_ring(event: &Event, rings: usize) -> io::Result<Ring> {
+    let most = (ALL_RINGS_BYTES / rings.max(1)).max(MIN_RING_BYTES);
     let mut refused = None;
-    for bytes in RING_BYTES {
+    for bytes in RING_BYTES.into_iter().filter(|bytes| *bytes <= most) {
         match Ring::map(event, bytes) {
             Ok(ring) => return Ok(ring),
             Err(cause) => refused = Some(cause),

@@ -1,0 +1,117 @@
+//! The tables of what the kernel did underneath: `faults`, `io` and `residency`.
+//!
+//! Always there, and empty where nothing of the kind was recorded. Where a row names
+//! a tensor, `tensor` joins `tensors`; a weight that no node has used is not in that
+//! table, and only its name is known.
+
+use super::{Table, growing, int32, int32_or_null, int64, int64_or_null, text, text_or_null};
+
+pub const FAULTS: Table = Table {
+    name: "faults",
+    row: "One page fault (`record --faults`), with what lies in the page and the node that was running then.",
+    sorted_by: "nanos",
+    columns: &[
+        growing("nanos", "when, on the monotonic clock"),
+        text(
+            "kind",
+            "`major`: the page had to be read, or its reading waited for; `minor`: it was in memory",
+        ),
+        growing("address", "that was touched, in the traced process"),
+        int32("pid", "process"),
+        int32("tid", "thread"),
+        int32("cpu", "that it ran on"),
+        int32_or_null("file", "which file of the model; null elsewhere in memory"),
+        int64_or_null("file_offset", "byte of that file that was touched"),
+        int32_or_null(
+            "tensor",
+            "joins `tensors.tensor`; null if no node has used it",
+        ),
+        text_or_null("tensor_name", "whose bytes these are"),
+        int32_or_null("layer", "of the tensor"),
+        text_or_null("component", "of the tensor, as in `tensors`"),
+        int32_or_null("expert", "whose slice it is"),
+        int32_or_null(
+            "eval",
+            "the evaluation going on then; null between evaluations",
+        ),
+        int32_or_null(
+            "step",
+            "the node running then: joins `nodes` on `eval, step`",
+        ),
+        text_or_null("op", "of that node"),
+        text_or_null("node_name", "of that node"),
+        text_or_null("phase", "of the evaluation"),
+        int64_or_null(
+            "token",
+            "of an evaluation of one token; joins `tokens.token`",
+        ),
+    ],
+};
+
+pub const IO: Table = Table {
+    name: "io",
+    row: "The part of a block request (`record --io`) that lies in one tensor, or one expert of it. Parts of a request have the same `request`.",
+    sorted_by: "issued_nanos",
+    columns: &[
+        growing("request", "its number in this run, in the order of issue"),
+        growing("issued_nanos", "when, on the monotonic clock"),
+        int64_or_null("completed_nanos", "null if that was not seen"),
+        int64_or_null("latency_nanos", "`completed_nanos - issued_nanos`"),
+        text("device", "of the disk, `MAJOR:MINOR`"),
+        growing("sector", "first of the request, of 512 bytes"),
+        int64("request_bytes", "of the whole request"),
+        text("kind", "`read`, `write`, `discard` or `other`"),
+        text("rwbs", "as blktrace writes it: `RA`, `WS`, …"),
+        int32(
+            "read_ahead",
+            "1 if nobody has asked for these bytes yet, else 0",
+        ),
+        int32("pid", "process that issued it"),
+        int32("tid", "thread that issued it"),
+        int32_or_null(
+            "file",
+            "which file of the model; null elsewhere on the disk",
+        ),
+        int64_or_null("file_offset", "first byte of this part in that file"),
+        int64("bytes", "of this part"),
+        int32_or_null(
+            "tensor",
+            "joins `tensors.tensor`; null if no node has used it",
+        ),
+        text_or_null("tensor_name", "whose bytes these are"),
+        int64_or_null("tensor_bytes", "of the whole tensor"),
+        int32_or_null("layer", "of the tensor"),
+        text_or_null("component", "of the tensor, as in `tensors`"),
+        int32_or_null("expert", "whose slice it is"),
+        int32_or_null(
+            "eval",
+            "the evaluation going on at the issue; null between evaluations",
+        ),
+        int32_or_null(
+            "step",
+            "the node running then: joins `nodes` on `eval, step`",
+        ),
+        text_or_null("op", "of that node"),
+        text_or_null("phase", "of the evaluation"),
+    ],
+};
+
+pub const RESIDENCY: Table = Table {
+    name: "residency",
+    row: "How much of a tensor was in memory at a sample (`record --residency`).",
+    sorted_by: "nanos, file",
+    columns: &[
+        growing("nanos", "when, on the monotonic clock"),
+        int64("token", "number of the token at which the sample was taken"),
+        int32("file", "which file of the model"),
+        int32_or_null(
+            "tensor",
+            "joins `tensors.tensor`; null if no node has used it",
+        ),
+        text("tensor_name", "its name"),
+        int32_or_null("layer", "of the tensor"),
+        text("component", "of the tensor, as in `tensors`"),
+        int64("size_bytes", "all of it"),
+        int64("resident_bytes", "in the kernel's page cache"),
+    ],
+};
