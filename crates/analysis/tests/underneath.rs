@@ -8,7 +8,7 @@ use analysis::{
     traffic::TrafficResults,
     underneath::{
         Rows, UnderneathResults,
-        faults::FaultCounts,
+        faults::{FaultCounts, waits},
         intervals::Union,
         requests::SizeBin,
         reread::reread,
@@ -16,6 +16,7 @@ use analysis::{
         work::{EvaluationSpan, Work},
     },
 };
+use kernelio::kernel_log::faults::FaultKind;
 use proptest::prelude::*;
 use trace::format::Phase;
 use underneath_support::*;
@@ -157,14 +158,44 @@ fn faults_have_owners_or_a_reason_why_not() {
 }
 
 #[test]
-fn a_fault_waits_from_the_issue_of_its_read_to_its_completion() {
+fn a_fault_takes_from_its_first_read_to_its_report() {
     let waits = results().faults.unwrap().waits.unwrap();
-    // Header 100; B 400 in two threads; C 200; B again 550, from the thread's own
-    // fault before.
-    assert_eq!((waits.seen, waits.unseen), (5, 1));
-    assert_eq!(waits.thread_nanos, 100 + 400 + 400 + 200 + 550);
-    assert_eq!(waits.nanos, 100 + 400 + 550);
-    assert_eq!((waits.threads, waits.mean_nanos), (2, 330));
+    // Major: the header 110; B 420, and 430 in the thread that did not read it; C 300;
+    // B again 570, from the thread's own fault before. Minor: two that read ahead.
+    assert_eq!((waits.major, waits.minor, waits.unseen), (5, 2, 1));
+    assert_eq!(waits.thread_nanos, 110 + 420 + 430 + 300 + 570 + 50 + 500);
+    assert_eq!(waits.nanos, 110 + 430 + 620 + 500);
+    assert_eq!((waits.threads, waits.mean_nanos), (2, 2380 / 7));
+}
+
+#[test]
+fn without_minor_faults_only_the_read_of_the_page_counts() {
+    let (tensors, io, mut faults) = (tensors(), io(), faults());
+    faults.retain(|joined| joined.fault.kind == FaultKind::Major);
+    // A read of the same thread long before: of another fault, for all we know.
+    faults.retain(|joined| joined.fault.nanos != 3600);
+    let waits = waits(&faults, &io, &model(&tensors));
+    let found: Vec<_> = waits.iter().map(|w| (w.begin_nanos, w.end_nanos)).collect();
+    assert_eq!(
+        found,
+        [(100, 210), (1100, 1520), (1100, 1530), (3100, 3720)]
+    );
+}
+
+#[test]
+fn a_minor_fault_that_is_over_with_the_read_of_its_page_has_waited() {
+    let (tensors, io) = (tensors(), io());
+    let of = |nanos| {
+        let mut faults = faults();
+        faults.retain(|joined| joined.fault.nanos == 3150);
+        (faults[0].fault.nanos, faults[0].fault.tid) = (nanos, 9);
+        let waits = waits(&faults, &io, &model(&tensors));
+        waits.first().map(|wait| (wait.begin_nanos, wait.end_nanos))
+    };
+    assert_eq!(of(3700), Some((3100, 3700)));
+    assert_eq!(of(3700 + 99_999), Some((3100, 103_699)));
+    assert_eq!(of(3700 + 100_000), None, "it came later");
+    assert_eq!(of(3699), None, "the read was not complete");
 }
 
 #[test]
@@ -192,10 +223,10 @@ fn nodes_have_the_time_in_which_reads_were_outstanding() {
     assert_eq!(
         nodes,
         [
-            (("generate", "MUL_MAT", Some(0)), 800, 400, 2, 200),
-            (("prompt", "MUL_MAT", Some(0)), 400, 300, 2, 800),
-            (("generate", "MUL_MAT", Some(1)), 800, 100, 1, 550),
-            (("generate", "GET_ROWS", None), 400, 100, 0, 0),
+            (("generate", "MUL_MAT", Some(0)), 800, 400, 2, 800),
+            (("prompt", "MUL_MAT", Some(0)), 400, 300, 2, 850),
+            (("generate", "MUL_MAT", Some(1)), 800, 100, 1, 570),
+            (("generate", "GET_ROWS", None), 400, 100, 0, 50),
             (("prompt", "GET_ROWS", None), 200, 100, 0, 0),
             (("prompt", "MUL_MAT", Some(1)), 400, 0, 0, 0),
         ]
@@ -251,7 +282,8 @@ fn each_phase_has_its_verdict() {
     let prompt = &results.verdicts[0];
     assert_eq!((prompt.phase.as_str(), prompt.nanos), ("prompt", 1000));
     assert_eq!(prompt.io_share, Some(0.4));
-    assert_eq!(prompt.fault_share, Some(800.0 / 2000.0));
+    assert_eq!(prompt.stall_share, Some(0.43));
+    assert_eq!(prompt.fault_share, Some(850.0 / 2000.0));
     assert_eq!(prompt.touched_bytes_per_second, 700_000_000);
     assert_eq!(
         (prompt.verdict, prompt.or),
@@ -264,15 +296,19 @@ fn each_phase_has_its_verdict() {
     );
     assert_eq!(generate.disk_bytes, Some(16384));
     assert_eq!(generate.mean_depth, Some(800.0 / 600.0));
-    assert_eq!(generate.wait_nanos, Some(750));
-    // Four minor faults of a microsecond are more than the phase has.
+    assert_eq!(generate.wait_nanos, Some(50 + 300 + 570 + 500));
+    assert_eq!(generate.stall_nanos, Some(620 + 500));
+    // With a microsecond for each of the two minor faults that did not read.
+    assert_eq!(generate.fault_share, Some(3420.0 / 4000.0));
     assert_eq!(generate.verdict, Some(Bound::PageFaults));
     assert!(results.missing.is_empty(), "{:?}", results.missing);
 }
 
-/// One evaluation of a microsecond, and reads of `(issued, completed, bytes)`.
+/// One evaluation of a microsecond, reads of `(issued, completed, bytes)`, and major
+/// faults by when they were over.
 fn verdict_of(
     reads: Option<&[(u64, u64, u64)]>,
+    fault_ends: Option<&[u64]>,
     speeds: Option<Speeds>,
     counters: Option<&Counters>,
 ) -> (Option<Bound>, Option<Bound>) {
@@ -304,6 +340,18 @@ fn verdict_of(
             })
             .collect()
     });
+    let one = faults().remove(1);
+    let faults: Option<Vec<_>> = fault_ends.map(|ends| {
+        ends.iter()
+            .map(|end| {
+                let mut fault = one;
+                fault.fault.nanos = 10_000 + end;
+                fault.fault.place = io.as_ref().and_then(|io| io[0].io.place);
+                fault.at = at(0, 0);
+                fault
+            })
+            .collect()
+    });
     let mut traffic = traffic();
     for row in &mut traffic.rows {
         row.phase = "generate".to_owned();
@@ -312,7 +360,7 @@ fn verdict_of(
     let results = Rows {
         model: &model(&tensors),
         work: &work,
-        faults: None,
+        faults: faults.as_deref(),
         io: io.as_deref(),
         samples: None,
         counters,
@@ -331,7 +379,7 @@ fn the_rule_of_verdicts() {
     let gigabyte = 1_000_000_000;
     let check = |reads: &[(u64, u64, u64)], speeds, expect| {
         assert_eq!(
-            verdict_of(Some(reads), speeds, None),
+            verdict_of(Some(reads), None, speeds, None),
             expect,
             "{reads:?} {speeds:?}"
         );
@@ -357,6 +405,15 @@ fn the_rule_of_verdicts() {
     );
     check(&[(0, 499, 4096)], None, (compute, memory));
     check(&[], None, (compute, memory));
+    // Reads that nobody waits for bound nothing; a fault of a third of the time does.
+    let reads: &[(u64, u64, u64)] = &[(0, 600, 300), (100, 700, 300)];
+    let check = |fault_ends: &[u64], expect| {
+        let found = verdict_of(Some(reads), Some(fault_ends), None, None);
+        assert_eq!(found.0, expect, "{fault_ends:?}");
+    };
+    check(&[], compute);
+    check(&[400], compute);
+    check(&[750], disk);
 }
 
 #[test]
@@ -368,7 +425,7 @@ fn totals_alone_allow_a_verdict_only_where_they_suffice() {
     };
     let check = |counters: Option<Counters>, expect| {
         assert_eq!(
-            verdict_of(None, None, counters.as_ref()).0,
+            verdict_of(None, None, None, counters.as_ref()).0,
             expect,
             "{counters:?}"
         );

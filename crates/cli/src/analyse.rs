@@ -177,9 +177,14 @@ fn underneath(
     Ok(Some(rows.results()))
 }
 
-/// The kernel's totals, from the run's metadata.
+/// The kernel's totals, from the run's metadata; `None` where it was not asked, and only
+/// limited, say.
 fn counters(run: &Run) -> Option<Counters> {
     let described = run.metadata()?.underneath.as_ref()?;
+    let was_asked = described.major_faults.is_some() || described.read_bytes.is_some();
+    if !was_asked && described.missing.is_empty() {
+        return None;
+    }
     let mut missing = described.missing.clone();
     let lost = [
         (described.lost_faults, "page faults"),

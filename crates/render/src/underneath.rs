@@ -158,13 +158,14 @@ fn fault_lines(faults: &FaultResults) -> String {
         let _ = write!(out, "; {} outside of evaluations", grouped(sum));
     }
     out.push('\n');
-    if let Some(waits) = faults.waits.as_ref().filter(|waits| waits.seen > 0) {
+    if let Some(waits) = faults.waits.as_ref().filter(|waits| waits.threads > 0) {
         let _ = writeln!(
             out,
-            "- waits for reads: {} of {} threads in {} ({} on average), {} with at least one thread waiting",
+            "- faults that read or waited for a read: {} major and {} minor, {} of {} ({} on average); {} with at least one thread in one",
+            grouped(waits.major),
+            grouped(waits.minor),
             nanos(waits.thread_nanos),
-            waits.threads,
-            plural(waits.seen, "major fault"),
+            plural(waits.threads, "thread"),
             nanos(waits.mean_nanos),
             nanos(waits.nanos)
         );

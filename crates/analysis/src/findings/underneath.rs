@@ -22,14 +22,14 @@ pub fn underneath(results: &UnderneathResults) -> Vec<Finding> {
     list.0
 }
 
+/// Nothing where too little was recorded.
 fn verdict_of(verdict: &PhaseVerdict, has_io: bool, list: &mut List) {
     let what = match (verdict.verdict, verdict.or) {
         (Some(bound), Some(or)) => format!("{} or {}", bound.name(), or.name()),
         (Some(bound), None) => bound.name().to_owned(),
-        (None, _) => "not known".to_owned(),
+        (None, _) => return,
     };
-    let text = format!("{}: bound by {what}: {}", verdict.phase, verdict.why)
-        .replace("bound by not known", "what bounds it is not known");
+    let text = format!("{}: bound by {what}: {}", verdict.phase, verdict.why);
     let evidence = "underneath.verdicts";
     match has_io {
         // Tables have no union of times: these are the bytes and faults it rests on.
@@ -147,9 +147,10 @@ fn faults(results: &UnderneathResults, list: &mut List) {
         outside,
         percent(faults.with_tensor_share)
     );
-    if let Some(waits) = faults.waits.as_ref().filter(|waits| waits.seen > 0) {
+    if let Some(waits) = faults.waits.as_ref().filter(|waits| waits.threads > 0) {
         text += &format!(
-            "; a major one waited {} for its read on average",
+            "; those that read or waited for a read ({}) took {} on average",
+            waits.major + waits.minor,
             time(waits.mean_nanos as f64)
         );
     }

@@ -67,21 +67,25 @@ pub struct PhaseFaults {
     pub minor: u64,
 }
 
-/// Major faults and the reads that ended them.
+/// Faults in the model's files that read, or waited for a read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FaultWaits {
-    /// Major faults in the model's files whose read was seen to be waited for.
-    pub seen: u64,
-    /// The others: another's read that was done, or none seen.
+    /// How many of them.
+    pub major: u64,
+    pub minor: u64,
+    /// Major faults of which no read was seen.
     pub unseen: u64,
     /// Time of all threads together; waits of one thread do not overlap.
     pub thread_nanos: u64,
     /// Time in which at least one thread waited.
     pub nanos: u64,
-    /// Threads with such a fault.
+    /// Threads that waited.
     pub threads: u64,
     pub mean_nanos: u64,
 }
+
+/// A minor fault that is over this soon after its page was read has waited for it.
+const WOKEN_WITHIN_NANOS: u64 = 100_000;
 
 /// The wait of one fault: its place in the list, from and to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,19 +151,26 @@ pub fn faults(
     (results, of_tensor)
 }
 
-/// The wait of each major fault in the model's files, as far as its read was seen.
+/// Where each fault in the model's files spent its time, as far as its reads were seen.
 ///
-/// The kernel reports a fault when it is over. So the read is the last one of the
-/// page that was issued by then, and the thread waited from its issue, or from the
-/// thread's own fault before, until its completion.
+/// The kernel reports a fault when it is over, so that a thread was in it up to then,
+/// and at the earliest since its own fault before. It was in it already when
+/// 1. the thread issued its first read since (only known if minor faults are
+///    recorded, which read ahead, too), or
+/// 2. the read of the page was issued that it waited for: a major fault always, a
+///    minor one if it is over right after that read was. (Kernels that lock single
+///    mappings count a wait for a page that is being read as minor.)
 pub fn waits(faults: &[JoinedFault], parts: &[JoinedIo], model: &ModelFiles) -> Vec<Wait> {
     const NONE: u32 = u32::MAX;
+    let has_minor = faults
+        .iter()
+        .any(|joined| joined.fault.place.is_some() && joined.fault.kind == FaultKind::Minor);
     let pages_of = |bytes: &u64| vec![NONE; bytes.div_ceil(PAGE_BYTES) as usize];
     // The last read of each page, up to the fault at hand.
     let mut last: Vec<Vec<u32>> = model.file_bytes.iter().map(pages_of).collect();
     let mut next_part = 0;
-    // Until when each thread is known to have run or waited.
-    let mut busy_until: HashMap<u32, u64> = HashMap::new();
+    // Of each thread its fault before, and its first read since.
+    let mut threads: HashMap<u32, (u64, Option<u64>)> = HashMap::new();
     let mut waits = Vec::new();
     for (number, joined) in faults.iter().enumerate() {
         let fault = &joined.fault;
@@ -167,66 +178,78 @@ pub fn waits(faults: &[JoinedFault], parts: &[JoinedIo], model: &ModelFiles) -> 
             if part.io.issued_nanos > fault.nanos {
                 break;
             }
-            let pages = part.io.place.filter(|_| is_model_read(part));
-            if let Some(pages) = pages.and_then(|place| last.get_mut(place.file as usize)) {
-                let first = (part.file_offset / PAGE_BYTES) as usize;
-                let end = (part.file_offset + part.bytes).div_ceil(PAGE_BYTES) as usize;
-                let end = end.min(pages.len());
-                if let Some(pages) = pages.get_mut(first.min(end)..end) {
-                    pages.fill(next_part as u32);
-                }
+            if is_model_read(part) {
+                let thread = threads.entry(part.io.tid).or_default();
+                thread.1.get_or_insert(part.io.issued_nanos);
+                mark(&mut last, part, next_part as u32);
             }
             next_part += 1;
         }
-        let known = busy_until.entry(fault.tid).or_insert(0);
-        let place = fault.place.filter(|_| fault.kind == FaultKind::Major);
-        let read = place.and_then(|place| {
-            let pages = last.get(place.file as usize)?;
-            let part = *pages.get((place.file_offset / PAGE_BYTES) as usize)?;
-            parts.get(part as usize)
-        });
-        if let Some((part, completed)) =
-            read.and_then(|part| Some((part, part.io.completed_nanos?)))
-        {
-            // Reported while its read was still under way: it waits from now on.
-            let from = match completed <= fault.nanos {
-                true => part.io.issued_nanos,
-                false => fault.nanos,
-            };
-            let begin_nanos = from.max(*known);
-            if begin_nanos < completed {
-                waits.push(Wait {
-                    fault: number,
-                    begin_nanos,
-                    end_nanos: completed,
-                });
-                *known = completed;
+        let (before, own_read) = threads
+            .insert(fault.tid, (fault.nanos, None))
+            .unwrap_or_default();
+        let Some(place) = fault.place else {
+            continue;
+        };
+        let pages = last.get(place.file as usize);
+        let page = pages.and_then(|pages| pages.get((place.file_offset / PAGE_BYTES) as usize));
+        let read = page.and_then(|part| parts.get(*part as usize));
+        let waited_for = read.filter(|read| match (fault.kind, read.io.completed_nanos) {
+            (FaultKind::Major, completed) => completed.is_none_or(|at| at > before),
+            (FaultKind::Minor, Some(at)) => {
+                let after = fault.nanos.checked_sub(at);
+                at > before && after.is_some_and(|nanos| nanos < WOKEN_WITHIN_NANOS)
             }
-        }
-        *known = (*known).max(fault.nanos);
+            (FaultKind::Minor, None) => false,
+        });
+        let since = [
+            own_read.filter(|_| has_minor),
+            waited_for.map(|read| read.io.issued_nanos),
+        ];
+        let Some(since) = since.into_iter().flatten().min() else {
+            continue;
+        };
+        waits.push(Wait {
+            fault: number,
+            begin_nanos: since.clamp(before.min(fault.nanos), fault.nanos),
+            end_nanos: fault.nanos,
+        });
     }
     waits
 }
 
-pub fn sum_of_waits(faults: &[JoinedFault], waits: &[Wait]) -> FaultWaits {
-    let is_major = |joined: &&JoinedFault| {
-        joined.fault.kind == FaultKind::Major && joined.fault.place.is_some()
-    };
-    let major = faults.iter().filter(is_major).count() as u64;
-    let seen = waits.len() as u64;
-    let thread_nanos = waits.iter().map(|w| w.end_nanos - w.begin_nanos).sum();
-    let times = waits.iter().map(|wait| (wait.begin_nanos, wait.end_nanos));
-    let threads: std::collections::BTreeSet<u32> = faults
-        .iter()
-        .filter(is_major)
-        .map(|joined| joined.fault.tid)
-        .collect();
-    FaultWaits {
-        seen,
-        unseen: major - seen,
-        thread_nanos,
-        nanos: Union::of(times).nanos(),
-        threads: threads.len() as u64,
-        mean_nanos: thread_nanos.checked_div(seen).unwrap_or(0),
+/// Notes that the pages of a part were read by it last.
+fn mark(last: &mut [Vec<u32>], part: &JoinedIo, number: u32) {
+    let file = part.io.place.map_or(0, |place| place.file as usize);
+    if let Some(pages) = last.get_mut(file) {
+        let first = (part.file_offset / PAGE_BYTES) as usize;
+        let end = (part.file_offset + part.bytes).div_ceil(PAGE_BYTES) as usize;
+        let end = end.min(pages.len());
+        pages[first.min(end)..end].fill(number);
     }
+}
+
+pub fn sum_of_waits(faults: &[JoinedFault], waits: &[Wait]) -> FaultWaits {
+    let mut sum = FaultWaits::default();
+    let mut threads = std::collections::BTreeSet::new();
+    for wait in waits {
+        let fault = &faults[wait.fault].fault;
+        match fault.kind {
+            FaultKind::Major => sum.major += 1,
+            FaultKind::Minor => sum.minor += 1,
+        }
+        sum.thread_nanos += wait.end_nanos - wait.begin_nanos;
+        threads.insert(fault.tid);
+    }
+    let major = faults.iter().map(|joined| &joined.fault);
+    let major = major.filter(|fault| fault.kind == FaultKind::Major && fault.place.is_some());
+    sum.unseen = major.count() as u64 - sum.major;
+    let times = waits.iter().map(|wait| (wait.begin_nanos, wait.end_nanos));
+    sum.nanos = Union::of(times).nanos();
+    sum.threads = threads.len() as u64;
+    sum.mean_nanos = sum
+        .thread_nanos
+        .checked_div(waits.len() as u64)
+        .unwrap_or(0);
+    sum
 }

@@ -32,7 +32,7 @@ pub struct StallSum {
     pub read_bytes: u64,
     pub major_faults: u64,
     pub minor_faults: u64,
-    /// Of all threads together, in major faults.
+    /// Of all threads together, in faults that read or waited for a read.
     pub wait_nanos: u64,
     /// Threads that waited on average.
     pub mean_waiting: f64,

@@ -1,8 +1,10 @@
 //! What bounds each phase: compute, memory bandwidth, page faults or disk.
 //!
 //! The rule, in this order, for a phase of the run:
-//! 1. With a read of the model outstanding for at least half of its time, the disk
-//!    side bounds it. It is the *disk* if it reads at 60 % of its ceiling or more;
+//! 1. With a read of the model outstanding for at least half of its time and, where
+//!    faults were recorded, a thread in a fault that reads for at least a third (the
+//!    others wait for it at the end of the node), the disk side bounds it: read-ahead
+//!    that nobody waits for does not. It is the *disk* if it reads at 60 % of its ceiling or more;
 //!    without a known ceiling, if on average more than 1.5 requests are outstanding.
 //!    Else it is *page faults*: reads wait for each other, the disk could do more.
 //! 2. With faults that take half of its threads' time (waits seen, and a microsecond
@@ -30,6 +32,8 @@ use crate::pass::{PHASES, phase_index};
 
 /// Share of a phase's time that makes something its bound.
 pub const BOUND_SHARE: f64 = 0.5;
+/// Share of its time in which a thread must be in a fault that reads.
+pub const STALL_SHARE: f64 = 1.0 / 3.0;
 /// Share of a ceiling that counts as reaching it.
 pub const CEILING_SHARE: f64 = 0.6;
 /// Requests outstanding on average that keep a disk busy.
@@ -107,8 +111,11 @@ pub struct PhaseVerdict {
     /// In the model's files.
     pub major_faults: Option<u64>,
     pub minor_faults: Option<u64>,
-    /// Waits of all threads together, as far as reads were seen.
+    /// In faults that read or waited for a read: all threads together.
     pub wait_nanos: Option<u64>,
+    /// With at least one thread in such a fault.
+    pub stall_nanos: Option<u64>,
+    pub stall_share: Option<f64>,
     /// Threads with a fault in the model's files.
     pub fault_threads: Option<u64>,
     /// Waits and minor faults over the phase's time of these threads.
@@ -186,18 +193,19 @@ fn measured(evidence: &Evidence, phase: usize, times: &Union, tokens: u64) -> Ph
             threads.insert(joined.fault.tid);
         }
         let waits = evidence.waits.iter();
-        let waits = waits.filter(|wait| is_ours(&faults[wait.fault]));
-        debug_assert!(
-            waits
-                .clone()
-                .all(|wait| faults[wait.fault].fault.kind == FaultKind::Major)
-        );
-        let wait_nanos: u64 = waits.map(|wait| wait.end_nanos - wait.begin_nanos).sum();
-        let cost = wait_nanos + counts.minor * MINOR_FAULT_NANOS;
+        let waits: Vec<&Wait> = waits.filter(|w| is_ours(&faults[w.fault])).collect();
+        let wait_nanos: u64 = waits.iter().map(|w| w.end_nanos - w.begin_nanos).sum();
+        let stall = Union::of(waits.iter().map(|w| (w.begin_nanos, w.end_nanos)));
+        let stall_nanos = times.common(&stall);
+        let is_minor = |wait: &&&Wait| faults[wait.fault].fault.kind == FaultKind::Minor;
+        let other_minor = counts.minor - waits.iter().filter(is_minor).count() as u64;
+        let cost = wait_nanos + other_minor * MINOR_FAULT_NANOS;
         let thread_nanos = nanos.saturating_mul((threads.len() as u64).max(1));
         verdict.major_faults = Some(counts.major);
         verdict.minor_faults = Some(counts.minor);
         verdict.wait_nanos = rows.io.map(|_| wait_nanos);
+        verdict.stall_nanos = rows.io.map(|_| stall_nanos);
+        verdict.stall_share = rows.io.map(|_| stall_nanos as f64 / nanos.max(1) as f64);
         verdict.fault_threads = Some(threads.len() as u64);
         verdict.fault_share = Some(cost as f64 / thread_nanos.max(1) as f64);
     }
@@ -205,8 +213,9 @@ fn measured(evidence: &Evidence, phase: usize, times: &Union, tokens: u64) -> Ph
 }
 
 fn judge(verdict: &mut PhaseVerdict, rows: &Rows, all_nanos: u64) {
+    let is_stalled = verdict.stall_share.is_none_or(|share| share >= STALL_SHARE);
     let (bound, why) = match verdict.io_share {
-        Some(share) if share >= BOUND_SHARE => disk_or_faults(verdict, share),
+        Some(share) if share >= BOUND_SHARE && is_stalled => disk_or_faults(verdict, share),
         Some(share) => memory_or_compute(verdict, &io_text(verdict, share)),
         None => by_totals(verdict, rows, all_nanos),
     };
@@ -218,18 +227,25 @@ fn judge(verdict: &mut PhaseVerdict, rows: &Rows, all_nanos: u64) {
 }
 
 fn io_text(verdict: &PhaseVerdict, share: f64) -> String {
-    format!(
+    let mut text = format!(
         "reads of the model were outstanding for {} of {}",
         percent(share),
         time(verdict.nanos as f64)
-    )
+    );
+    if let Some(stall) = verdict.stall_share {
+        text += &format!(
+            ", and a thread was in a fault that reads for {}",
+            percent(stall)
+        );
+    }
+    text
 }
 
 fn disk_or_faults(verdict: &PhaseVerdict, share: f64) -> (Option<Bound>, String) {
     let speed = verdict.disk_bytes_per_second.unwrap_or(0);
     let depth = verdict.mean_depth.unwrap_or(0.0);
     let mut why = format!(
-        "{}, at {}/s and {depth:.1} requests at a time",
+        "{}; they came at {}/s, {depth:.1} at a time",
         io_text(verdict, share),
         bytes(speed)
     );
@@ -248,11 +264,11 @@ fn disk_or_faults(verdict: &PhaseVerdict, share: f64) -> (Option<Bound>, String)
             depth > BUSY_DEPTH
         }
     };
-    if let (Some(faults), Some(wait)) = (verdict.major_faults, verdict.wait_nanos) {
+    if let (Some(major), Some(minor)) = (verdict.major_faults, verdict.minor_faults) {
         why += &format!(
-            "; {} waited {} in all",
-            count(faults, "major fault"),
-            time(wait as f64)
+            "; {} and {}",
+            count(major, "major fault"),
+            count(minor, "minor fault")
         );
     }
     let bound = match is_busy {
