@@ -191,13 +191,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             // Gone before tables are made, which need memory of their own.
             drop(limit);
             let below = underneath::finish(session, &files, usage, dropped_bytes);
-            directory.metadata_mut().underneath = below.map(|below| Underneath {
-                evaluating_since_nanos: outcome.evaluating.map(|(begin, _)| begin.nanos),
-                evaluating_until_nanos: outcome.evaluating.map(|(_, end)| end.nanos),
-                evaluating_major_faults: outcome
-                    .evaluating
-                    .map(|(begin, end)| end.major - begin.major),
-                ..below
+            directory.metadata_mut().underneath = below.map(|below| match &outcome.evaluating {
+                Some((begin, end)) => Underneath {
+                    evaluating_since_nanos: Some(begin.nanos),
+                    evaluating_until_nanos: Some(end.nanos),
+                    evaluating_major_faults: Some(end.major.saturating_sub(begin.major)),
+                    recorder_threads: end.own_threads.clone(),
+                    ..below
+                },
+                None => below,
             });
             let finished = finish(&args, directory, outcome);
             live.into_iter().for_each(Live::finish);

@@ -83,7 +83,9 @@ pub struct Underneath {
     /// faults, which have no address and are no events.
     pub evaluating_since_nanos: Option<u64>,
     pub evaluating_until_nanos: Option<u64>,
+    /// But for those of our own threads, which are listed.
     pub evaluating_major_faults: Option<u64>,
+    pub recorder_threads: Vec<u32>,
     /// Of `log/faults`.
     pub recorded_faults: Option<u64>,
     pub lost_faults: Option<u64>,

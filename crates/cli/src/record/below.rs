@@ -33,42 +33,54 @@ pub fn watch(
     Ok(Some(session))
 }
 
-/// Major faults of this process until a moment.
-#[derive(Clone, Copy)]
+/// Major faults of this process until a moment, but for those of our own threads.
 pub struct FaultsSoFar {
     pub nanos: u64,
     pub major: u64,
+    pub own_threads: Vec<u32>,
 }
 
 /// Asks until no fault falls between the count and the time: asking may fault.
 pub fn faults_so_far() -> Option<FaultsSoFar> {
     let count = || {
         let all = Counters::of_this_process().ok()?.major_faults;
-        Some(all.saturating_sub(faults_of_reader()))
+        let own = own_threads();
+        let ours: u64 = own.iter().map(|(_, major)| major).sum();
+        Some((all.saturating_sub(ours), own))
     };
     (0..100).find_map(|_| {
         let before = count()?;
         let nanos = now_nanos();
-        let major = count()?;
-        (before == major).then_some(FaultsSoFar { nanos, major })
+        let after = count()?;
+        (before == after).then(|| FaultsSoFar {
+            nanos,
+            major: after.0,
+            own_threads: after.1.iter().map(|(tid, _)| *tid).collect(),
+        })
     })
 }
 
-/// Of the thread that reads the events, which does not record itself.
-fn faults_of_reader() -> u64 {
+/// Our own threads: one reads the events and does not record itself, the other
+/// prepares the log, whose pages the kernel fills in (MADV_POPULATE_WRITE), which it
+/// counts as faults without an event.
+const OWN_THREADS: [&str; 2] = [kernelio::faults::READER, "tensorscope-log"];
+
+/// Numbers of our own threads, and their major faults.
+fn own_threads() -> Vec<(u32, u64)> {
     let tasks = fs::read_dir("/proc/self/task")
         .into_iter()
         .flatten()
         .flatten();
     let of_task = |task: fs::DirEntry| {
         let name = fs::read_to_string(task.path().join("comm")).ok()?;
-        if name.trim_end() != kernelio::faults::READER {
+        if !OWN_THREADS.contains(&name.trim_end()) {
             return None;
         }
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
         // Behind the name, which may hold anything: state, and `majflt` nine later.
         let (_, fields) = stat.rsplit_once(')')?;
-        fields.split_ascii_whitespace().nth(9)?.parse::<u64>().ok()
+        let major = fields.split_ascii_whitespace().nth(9)?.parse().ok()?;
+        Some((task.file_name().to_str()?.parse().ok()?, major))
     };
-    tasks.filter_map(of_task).sum()
+    tasks.filter_map(of_task).collect()
 }
