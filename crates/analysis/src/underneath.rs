@@ -3,7 +3,7 @@
 //!
 //! Input are the joined rows of crate `underneath` (each fault, part of a block
 //! request and sample of resident pages with its tensor and its node), as slices;
-//! [`Rows::of`] is the way in. What was not recorded is absent from the results,
+//! [`Rows::results`] is the way in. What was not recorded is absent from the results,
 //! never zero.
 //!
 //! - [`reread`]: bytes read over bytes of the model; [`requests`]: the same reads as
