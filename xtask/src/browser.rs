@@ -59,15 +59,20 @@ fn facts_hold(house: &House) -> Outcome {
 }
 
 /// `npm ci`, unless the folder was filled from the same lock file before.
-pub fn install_packages(house: &House, folder: &str) -> Outcome {
+fn install_packages(house: &House, folder: &str) -> Outcome {
+    install_packages_by(house, folder, &["ci"])
+}
+
+/// As [`install_packages`], by a command of npm's.
+pub fn install_packages_by(house: &House, folder: &str, command: &[&str]) -> Outcome {
     let folder_path = house.root().join(folder);
     let lock = read(&folder_path.join("package-lock.json"))?;
     let stamp = folder_path.join("node_modules/.tensorscope-lock");
     if fs::read(&stamp).is_ok_and(|filled| filled == lock) {
         return Ok(());
     }
-    let quietly = ["ci", "--no-audit", "--no-fund", "--loglevel=error"];
-    house.run(npm(house, folder, &quietly))?;
+    let quietly = ["--no-audit", "--no-fund", "--loglevel=error"];
+    house.run(npm(house, folder, &[command, &quietly].concat()))?;
     fs::write(&stamp, lock).map_err(|error| format!("{}: {error}", stamp.display()))
 }
 

@@ -78,6 +78,13 @@ const NEEDS: &[Need] = &[
         is_met: |house| answers(house, "node") && answers(house, "npm"),
     },
     Need {
+        what: "perf",
+        why: "page faults that we record are compared with those that it records",
+        packages: &["linux-perf"],
+        needed_for: For::Tests,
+        is_met: |house| answers(house, "perf"),
+    },
+    Need {
         what: "Chromium",
         why: "the viewer and the HTML report are tested in a real browser",
         // Without a font the page has no letters.

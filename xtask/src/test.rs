@@ -261,7 +261,8 @@ const LLAMA_CPP_PYTHON: &str = "0.3.36";
 const SERVER_SECONDS: &str = "60";
 
 fn record_other_programs(house: &House) -> Outcome {
-    browser::install_packages(house, "tests/attach")?;
+    // Not `npm ci`, which wants libraries for systems that the registry may not have.
+    browser::install_packages_by(house, "tests/attach", &["install", "--no-save"])?;
     let mut versions = house.command(venv_python(house));
     versions.arg(house.root().join("tests/attach/versions.py"));
     versions.arg("--tensorscope").arg(house.tensorscope());
