@@ -230,13 +230,22 @@ fn blkparse_text_becomes_requests() {
     assert!(stderr(&again).contains("already"), "{}", stderr(&again));
 }
 
-/// Groups are `tensorscope-PID`; other tests may have theirs while they run.
+/// Groups are `tensorscope-PID`; other tests may have theirs while they run. The
+/// kernel may need a moment to empty one, for which a guardian waits.
 fn assert_no_group_is_left() {
     let mut command = Command::new("sh");
     let script = r#"
-        find /sys/fs/cgroup -maxdepth 5 -type d -name 'tensorscope-*' | while read -r group; do
-            [ -d "/proc/${group##*-}" ] || echo "$group"
-        done"#;
+        left() {
+            find /sys/fs/cgroup -maxdepth 5 -type d -name 'tensorscope-*' | while read -r group; do
+                [ -d "/proc/${group##*-}" ] || echo "$group"
+            done
+        }
+        tries=100
+        while [ $tries -gt 0 ] && [ -n "$(left)" ]; do
+            tries=$((tries - 1))
+            sleep 0.1
+        done
+        left"#;
     let output = command.args(["-c", script]).output().unwrap();
     assert_eq!(stdout(&output), "");
 }
