@@ -1,37 +1,10 @@
 //! A full disk ends the recording, never the program.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::Path;
 
 use rundir::Condition;
 
-use crate::fixture::*;
-
-/// A small file system of its own, where this process may mount one.
-struct Mount(PathBuf);
-
-impl Mount {
-    fn new(path: PathBuf, options: &str) -> Option<Mount> {
-        std::fs::create_dir(&path).unwrap();
-        let mut command = Command::new("mount");
-        command
-            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
-            .arg(&path);
-        let mounted = command.output().is_ok_and(|output| output.status.success());
-        if !mounted {
-            println!("skipped: this process may not mount a tmpfs");
-        }
-        mounted.then_some(Mount(path))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
-    }
-}
+use crate::{fixture::*, mount::Mount};
 
 fn record(folder: &Path, output: &str, args: &[&str], model: &Path) -> std::process::Output {
     record_generate(folder, &["-o", output], args, model, &["hello"])

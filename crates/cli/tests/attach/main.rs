@@ -12,6 +12,8 @@ mod ending;
 mod environment;
 mod fixture;
 mod models;
+#[path = "../shared/mount.rs"]
+mod mount;
 mod refusals;
 mod repack;
 mod same;
