@@ -91,10 +91,17 @@ fn add_requests(run: &Run, file: &Path, start_nanos: Option<u64>) -> anyhow::Res
         writer.push(io)
     });
     let imported = read.and_then(|imported| writer.flush().map(|()| imported));
-    let imported = imported.map_err(|error| {
+    let imported = match imported {
+        Ok(imported) if imported.events > 0 => Ok(imported),
+        Ok(_) => {
+            Err("there is no block request in it; it must be what `blkparse -i` prints".into())
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    let imported = imported.map_err(|reason: String| {
         // Half a log would be in the way of the next try.
         let _ = std::fs::remove_file(&path);
-        anyhow!("{}: {error}", file.display())
+        anyhow!("{}: {reason}", file.display())
     })?;
     eprintln!(
         "tensorscope: {} requests from {} events of {}{}",

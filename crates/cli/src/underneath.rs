@@ -18,6 +18,10 @@ use rundir::metadata::Underneath;
 
 use crate::text::{grouped, size};
 
+/// With less the kernel kills the program before it can say anything; the smallest
+/// model needs hardly more.
+const LEAST_MEMORY_BYTES: u64 = 16 << 20;
+
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Underneath")]
 pub struct UnderneathArgs {
@@ -66,6 +70,14 @@ impl UnderneathArgs {
     }
 
     pub fn limit(&self) -> anyhow::Result<Option<MemoryLimit>> {
+        if let Some(bytes) = self.memory.filter(|bytes| *bytes < LEAST_MEMORY_BYTES) {
+            bail!(
+                "--memory: in {} no program can start and the kernel would kill it; \
+                 give at least {}",
+                HumanBytes(bytes),
+                HumanBytes(LEAST_MEMORY_BYTES)
+            );
+        }
         Ok(self.memory.map(MemoryLimit::new).transpose()?)
     }
 

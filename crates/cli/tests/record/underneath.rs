@@ -230,6 +230,33 @@ fn blkparse_text_becomes_requests() {
     assert!(stderr(&again).contains("already"), "{}", stderr(&again));
 }
 
+#[test]
+fn text_without_requests_is_refused_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, trace) = recorded(folder.path(), &dense(), &["-p", "hello", "-n", "2"]);
+    std::fs::write(folder.path().join("io.txt"), "no blkparse\n").unwrap();
+    let mut command = tensorscope(folder.path());
+    command.arg("ingest").arg(trace.run.path());
+    let output = command.args(["--blkparse", "io.txt"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("no block request"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(!trace.run.log_directory().join("io").exists());
+}
+
+#[test]
+fn a_limit_in_which_nothing_runs_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["-p", "hello", "--memory", "5", "-o", "RUN"];
+    let output = record(folder.path(), &dense(), &args);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("at least"), "{}", stderr(&output));
+    assert!(!folder.path().join("RUN").exists());
+}
+
 /// Groups are `tensorscope-PID`; other tests may have theirs while they run. The
 /// kernel may need a moment to empty one, for which a guardian waits.
 fn assert_no_group_is_left() {
