@@ -4,10 +4,11 @@
 //! The program is this test binary, run again with `TENSORSCOPE_TEST_CHILD`: it maps
 //! files, says where, and touches them.
 
+mod mapping;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,6 +24,7 @@ use kernelio::kernel_log::residency::{ResidencyReader, Sample};
 use kernelio::pressure::{self, MemoryLimit};
 use kernelio::session::{Session, SessionSummary, TokenCount, Wish};
 use kernelio::{KernelError, block, faults};
+use mapping::{advise, mapped};
 
 const CHILD: &str = "TENSORSCOPE_TEST_CHILD";
 const RECORDER: &str = "TENSORSCOPE_TEST_RECORDER";
@@ -61,30 +63,6 @@ fn child() {
         touch_every(1, start, bytes);
         touch_every(1, start, bytes);
     }
-}
-
-/// The address of a mapping that stays.
-fn mapped(path: &Path, bytes: u64) -> u64 {
-    let file = File::open(path).unwrap();
-    // SAFETY: a new mapping of a file that nobody shortens, read only.
-    let start = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes as usize,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    assert_ne!(start, libc::MAP_FAILED);
-    start as u64
-}
-
-fn advise(start: u64, bytes: u64, advice: libc::c_int) {
-    // SAFETY: advice about a mapping of `mapped`.
-    let result = unsafe { libc::madvise(start as *mut _, bytes as usize, advice) };
-    assert_eq!(result, 0);
 }
 
 fn touch_every(pages: usize, start: u64, bytes: u64) {

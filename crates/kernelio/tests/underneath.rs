@@ -4,10 +4,11 @@
 //! The program is this test binary, run again with `TENSORSCOPE_TEST_CHILD`: it maps
 //! the file, says where, and touches bytes in an order that can be computed again.
 
+mod mapping;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write as _};
-use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -23,6 +24,7 @@ use kernelio::kernel_log::io::{Io, Operation};
 use kernelio::launch::spawn_held;
 use kernelio::pressure::{self, MemoryLimit};
 use kernelio::{KernelError, Missing};
+use mapping::{advise, mapped};
 
 const CHILD: &str = "TENSORSCOPE_TEST_CHILD";
 const FILE_BYTES: u64 = 200 << 20;
@@ -52,30 +54,6 @@ fn child() {
     });
     advise(start, bytes, libc::MADV_NORMAL);
     touch_all(&all);
-}
-
-/// The address of a mapping that stays.
-fn mapped(path: &Path, bytes: u64) -> u64 {
-    let file = File::open(path).unwrap();
-    // SAFETY: a new mapping of a file that nobody shortens, read only.
-    let start = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes as usize,
-            libc::PROT_READ,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    assert_ne!(start, libc::MAP_FAILED);
-    start as u64
-}
-
-fn advise(start: u64, bytes: u64, advice: libc::c_int) {
-    // SAFETY: advice about a mapping of `mapped`.
-    let result = unsafe { libc::madvise(start as *mut _, bytes as usize, advice) };
-    assert_eq!(result, 0);
 }
 
 fn touch(start: u64, offset: u64) {
