@@ -3,7 +3,8 @@
     python python.py MODEL TOKENS [PROMPT]
 
 TOKENS 0: generates nothing, but evaluates the prompt token by token, which every
-version of llama.cpp does alike (generated tokens depend on how it rounds).
+version of llama.cpp does alike (generated tokens depend on how it rounds). A PROMPT
+`tokens:1,464,…` is not tokenized, which versions do not do alike either.
 """
 
 import itertools
@@ -15,7 +16,10 @@ import llama_cpp
 model_path, count = sys.argv[1], int(sys.argv[2])
 prompt = sys.argv[3] if len(sys.argv) > 3 else "To be, or not"
 llama = llama_cpp.Llama(model_path, n_ctx=512, n_threads=2, n_threads_batch=2, verbose=False)
-tokens = llama.tokenize(prompt.encode())
+if prompt.startswith("tokens:"):
+    tokens = [int(number) for number in prompt.removeprefix("tokens:").split(",")]
+else:
+    tokens = llama.tokenize(prompt.encode())
 if count == 0:
     for token in tokens:
         llama.eval([token])

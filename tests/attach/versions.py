@@ -9,6 +9,7 @@ release) are passed to check.py.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -58,7 +59,7 @@ def main():
     tensorscope = str(args.tensorscope.resolve())
     failed = False
     with tempfile.TemporaryDirectory() as name:
-        runs = {}
+        runs, tokens = {}, {}
         for version in args.versions:
             is_first = version == args.versions[0]
             python = python_with(version, "[server]" if args.server and is_first else "")
@@ -70,7 +71,12 @@ def main():
             failed |= subprocess.run([*check, "--python", python, *flags]).returncode != 0
             for model in ["dense"] if is_old(version) else ["dense", "moe"]:
                 run = pathlib.Path(name) / f"{model}-{version}"
-                program = [python, HERE / "python.py", args.models / f"shakespeare-{model}.gguf", "0", TEXT]
+                path = args.models / f"shakespeare-{model}.gguf"
+                # Versions tokenize otherwise; all are fed the tokens of the first.
+                if model not in tokens:
+                    said = subprocess.run([python, HERE / "python.py", path, "0", TEXT], check=True, stdout=subprocess.PIPE)
+                    tokens[model] = "tokens:" + ",".join(str(t) for t in json.loads(said.stdout)["prompt"])
+                program = [python, HERE / "python.py", path, "0", tokens[model]]
                 record = [tensorscope, "record", "-q", "--no-repack", "-o", run, "--", *program]
                 subprocess.run(record, check=True, stdout=subprocess.DEVNULL)
                 first = runs.setdefault(model, run)
