@@ -10,7 +10,9 @@ use std::{
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-link-arg-bins=-Wl,--wrap=ggml_graph_compute");
+    for symbol in ["ggml_graph_compute", "mmap", "posix_madvise"] {
+        println!("cargo:rustc-link-arg-bins=-Wl,--wrap={symbol}");
+    }
     // By llama-cpp-sys-2, as its `links` lets it say: `lib/*.a` and `include`.
     let llama = env::var("DEP_LLAMA_ROOT").expect("llama-cpp-sys-2 says where it built");
     println!("cargo:rustc-env=DEP_LLAMA_ROOT={llama}");
@@ -23,7 +25,7 @@ fn main() {
 /// own: the one that is in use is locked.
 fn build_agent() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for layer in ["agent", "audit", "capture", "ggml", "trace", "gguf"] {
+    for layer in ["agent", "audit", "feed", "plan", "capture", "ggml", "trace", "gguf"] {
         let folder = workspace.join("crates").join(layer);
         println!("cargo:rerun-if-changed={}", folder.join("src").display());
         println!(

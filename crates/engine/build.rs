@@ -1,12 +1,14 @@
 //! Link-time interposition for the statically linked, unmodified llama.cpp: the
 //! linker sends calls of `ggml_graph_compute` to `__wrap_ggml_graph_compute`
-//! (src/hooks.rs). Link arguments do not pass from a library to the programs
+//! (src/hooks.rs), those of `mmap` and `posix_madvise` to src/loading.rs. Link arguments do not pass from a library to the programs
 //! that use it, so crates/cli/build.rs says the same for the binary, and the
 //! tests of this crate get them here.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-link-arg=-Wl,--wrap=ggml_graph_compute");
+    for symbol in ["ggml_graph_compute", "mmap", "posix_madvise"] {
+        println!("cargo:rustc-link-arg=-Wl,--wrap={symbol}");
+    }
     // The exact per-node hook, used as an oracle by tests/oracle.rs only.
     for symbol in [
         "ggml_cpu_extra_compute_forward",

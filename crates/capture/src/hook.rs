@@ -106,7 +106,8 @@ pub enum PlanLayout {
 }
 
 impl PlanLayout {
-    fn callback_offset(self) -> usize {
+    /// Bytes from the start of the plan.
+    pub fn callback_offset(self) -> usize {
         let today = std::mem::offset_of!(RawPlan, abort_callback);
         match self {
             PlanLayout::Today => today,

@@ -7,6 +7,7 @@ use audit::{Files, Findings, Tally, compare, touched};
 use comfy_table::{Table, presets};
 use engine::{
     audit::{Grain, touch},
+    loading::Loading,
     model::Repack,
 };
 use indicatif::ProgressBar;
@@ -90,7 +91,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn of_engine(args: &Args, log_directory: &Path) -> anyhow::Result<Findings> {
     let texts = args.engine.texts()?;
-    let mut prepared = args.engine.prepare(texts, Repack::Off)?;
+    let mut prepared = args.engine.prepare(texts, Repack::Off, Loading::AsFound)?;
     let grain = if args.per_node {
         Grain::Node
     } else {

@@ -9,6 +9,7 @@ use anyhow::{anyhow, bail};
 use engine::{
     context::{ContextProps, FlashAttention},
     generate::{EndOfText, GenerateProps, Sampling},
+    loading::Loading,
     model::{Model, Repack},
 };
 use gguf::GgmlType;
@@ -18,7 +19,7 @@ use rundir::error::reason;
 /// `GGML_MAX_N_THREADS`; many more, and the system refuses to make them.
 pub const MOST_THREADS: i64 = 512;
 /// Tokens generated per sequence, when nobody says.
-const DEFAULT_TOKENS: u32 = 32;
+pub const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
 const MOST_SEQUENCES: i64 = 256;
 
@@ -160,8 +161,13 @@ impl EngineArgs {
     }
 
     /// Loads the model and checks the prompts against the context.
-    pub fn prepare(&self, texts: Vec<String>, repack: Repack) -> anyhow::Result<Prepared> {
-        let model = Model::load(self.model(), repack)?;
+    pub fn prepare(
+        &self,
+        texts: Vec<String>,
+        repack: Repack,
+        loading: Loading,
+    ) -> anyhow::Result<Prepared> {
+        let model = Model::load_as(self.model(), repack, loading)?;
         let prompts = texts
             .iter()
             .map(|text| model.tokenize(text))

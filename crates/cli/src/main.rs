@@ -18,10 +18,12 @@ mod engine_args;
 mod export;
 mod ingest;
 mod inspect;
+mod planning;
 mod progress;
 mod record;
 mod report;
 mod report_files;
+mod run;
 mod signals;
 mod sql;
 mod synth;
@@ -50,6 +52,7 @@ enum Command {
     Ingest(ingest::Args),
     Audit(audit::Args),
     Bench(bench::Args),
+    Run(run::Args),
     Doctor(doctor::Args),
 }
 
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Ingest(args) => ingest::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
     };
     match result {

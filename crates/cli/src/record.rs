@@ -3,7 +3,7 @@
 
 mod below;
 mod bounds;
-mod screen;
+pub(crate) mod screen;
 
 use std::{
     ffi::OsString,
@@ -24,6 +24,7 @@ use engine::{
     EngineError,
     context::{Context, ContextProps, FlashAttention},
     generate::{GenerateProps, Observer, Sampling, generate},
+    loading::Loading,
     model::{Model, Repack},
     recording::Recording,
 };
@@ -265,7 +266,7 @@ fn record(
     tokens: &AtomicU64,
 ) -> anyhow::Result<Outcome> {
     let repack = if args.repack { Repack::On } else { Repack::Off };
-    let prepared = args.engine.prepare(texts, repack)?;
+    let prepared = args.engine.prepare(texts, repack, Loading::AsFound)?;
     describe(
         directory.metadata_mut(),
         &prepared.texts,
@@ -281,7 +282,7 @@ fn record(
     } else {
         Bar::OnTerminals
     };
-    let screen = Screen::new((prepared.generate.tokens * sequences) as u64, bar);
+    let screen = Screen::new((prepared.generate.tokens * sequences) as u64, "recording", bar);
     let print_line = screen.line_printer();
     let shown = directory.path().to_owned();
     let on_failure = move |error: &io::Error| {

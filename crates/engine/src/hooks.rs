@@ -2,8 +2,8 @@
 //!
 //! The linker's `--wrap` (build.rs) sends every call of `ggml_graph_compute` to
 //! [`__wrap_ggml_graph_compute`]; llama.cpp's code is not changed. A thread that
-//! records says so with [`with`]; on other threads, and otherwise, the call goes
-//! straight through.
+//! records says so with [`with`], one whose weights are fed with [`with_feeding`]; on
+//! other threads, and otherwise, the call goes straight through.
 
 use std::{
     cell::Cell,
@@ -15,6 +15,8 @@ use capture::{Places, RawPlan, Recorder, plan::Knowledge};
 use ggml::{Fusion, OpNumbers, check::Api};
 use llama_cpp_sys_2 as sys;
 
+use crate::feeding::Feeding;
+
 /// Something that has to happen right around each computation (the audit takes
 /// the weights' pages away).
 pub trait Guard {
@@ -22,9 +24,12 @@ pub trait Guard {
     fn after(&mut self);
 }
 
-struct Active {
-    recorder: *mut Recorder,
-    guard: Option<*mut dyn Guard>,
+enum Active {
+    Recording {
+        recorder: *mut Recorder,
+        guard: Option<*mut dyn Guard>,
+    },
+    Feeding(*mut Feeding),
 }
 
 thread_local! {
@@ -40,8 +45,16 @@ pub fn with<R>(recorder: &mut Recorder, guard: Option<&mut dyn Guard>, f: impl F
             guard as *mut dyn Guard,
         )
     });
-    let mut active = Active { recorder, guard };
-    /// Takes the recorder away again even if `f` panics.
+    activate(Active::Recording { recorder, guard }, f)
+}
+
+/// Runs `f` with the weights of every graph that this thread computes fed.
+pub fn with_feeding<R>(feeding: &mut Feeding, f: impl FnOnce() -> R) -> R {
+    activate(Active::Feeding(feeding), f)
+}
+
+fn activate<R>(mut active: Active, f: impl FnOnce() -> R) -> R {
+    /// Takes it away again even if `f` panics.
     struct Reset(*mut Active);
     impl Drop for Reset {
         fn drop(&mut self) {
@@ -70,9 +83,17 @@ pub unsafe extern "C" fn __wrap_ggml_graph_compute(
         // SAFETY: the call that llama.cpp made.
         return unsafe { __real_ggml_graph_compute(graph, plan) };
     }
-    // SAFETY: set by `with` on this thread, which has not returned; llama.cpp
-    // does not call itself back from inside a computation.
-    let (recorder, guard) = unsafe { (&mut *(*active).recorder, (*active).guard) };
+    // SAFETY: set by `activate` on this thread, which has not returned.
+    let (recorder, guard) = match unsafe { &*active } {
+        Active::Recording { recorder, guard } => (*recorder, *guard),
+        // SAFETY: as below.
+        Active::Feeding(feeding) => unsafe {
+            return (**feeding).compute(graph, plan, __real_ggml_graph_compute);
+        },
+    };
+    // SAFETY: lives as long as `with`; llama.cpp does not call itself back from
+    // inside a computation.
+    let recorder = unsafe { &mut *recorder };
     if let Some(guard) = guard {
         // SAFETY: lives as long as `with`.
         unsafe { (*guard).before() };
@@ -89,20 +110,27 @@ pub unsafe extern "C" fn __wrap_ggml_graph_compute(
 
 /// The functions of the linked ggml, and what is known of the model.
 pub fn knowledge(places: Places) -> Arc<Knowledge> {
-    let api = api();
+    Arc::new(Knowledge {
+        api: api(),
+        ops: ops(),
+        places,
+        fusion: fusion(),
+    })
+}
+
+/// The numbers of the linked ggml's ops.
+pub fn ops() -> OpNumbers {
     // SAFETY: the linked library's own function.
-    let ops = unsafe { OpNumbers::new(api.ggml_op_name) };
+    unsafe { OpNumbers::new(api().ggml_op_name) }
+}
+
+/// Whether the linked ggml fuses nodes.
+pub fn fusion() -> Fusion {
     // ggml reads this variable once, in ggml_cpu_init.
-    let fusion = match std::env::var("GGML_CPU_DISABLE_FUSION").as_deref() {
+    match std::env::var("GGML_CPU_DISABLE_FUSION").as_deref() {
         Ok("1") => Fusion::Off,
         _ => Fusion::On,
-    };
-    Arc::new(Knowledge {
-        api,
-        ops,
-        places,
-        fusion,
-    })
+    }
 }
 
 /// The linked ggml's functions under the types that crate `ggml` expects.

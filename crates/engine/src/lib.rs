@@ -3,6 +3,8 @@
 //! - [`model`], [`context`]: llama.cpp's two objects, owned;
 //! - [`hooks`]: where llama.cpp's graph computations pass through us;
 //! - [`generate`]: prompt in, tokens out;
+//! - [`loading`]: how a model's file is mapped, and read or not read while it is loaded;
+//! - [`feeding`]: a model larger than memory, its weights fed (crate `feed`);
 //! - [`recording`]: a recorder for this engine and its run directory's log;
 //! - [`audit`]: the record held against the MMU;
 //! - [`overhead`]: what recording costs, measured token by token.
@@ -11,8 +13,10 @@
 
 pub mod audit;
 pub mod context;
+pub mod feeding;
 pub mod generate;
 pub mod hooks;
+pub mod loading;
 pub mod model;
 pub mod overhead;
 pub mod recording;
@@ -53,6 +57,8 @@ pub enum EngineError {
     Tokenize,
     #[error("{0}")]
     Log(String),
+    #[error(transparent)]
+    Feed(#[from] feed::FeedError),
 }
 
 /// Lines that llama.cpp logged as errors since they were last taken.

@@ -10,7 +10,11 @@ use capture::Places;
 use llama_cpp_sys_2 as sys;
 use trace::template::FilePlace;
 
-use crate::{EngineError, start, take_errors};
+use crate::{
+    EngineError,
+    loading::{self, Loading, Mapping},
+    start, take_errors,
+};
 
 /// Whether llama.cpp may copy weights into its own order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,7 @@ pub struct Model {
     pub(crate) raw: *mut sys::llama_model,
     vocab: *const sys::llama_vocab,
     path: PathBuf,
+    mappings: Vec<Mapping>,
     /// The files' own description, by which weights are found in them.
     pub gguf: gguf::Model,
 }
@@ -34,6 +39,11 @@ impl Model {
     /// Maps the model. It is opened by our own reader first, whose messages say
     /// where a bad file is bad.
     pub fn load(path: &Path, repack: Repack) -> Result<Model, ModelError> {
+        Model::load_as(path, repack, Loading::AsFound)
+    }
+
+    /// As [`Model::load`]; `loading` says whether the file is read while it is mapped.
+    pub fn load_as(path: &Path, repack: Repack, loading: Loading) -> Result<Model, ModelError> {
         let gguf = gguf::Model::open(path)?;
         start();
         take_errors();
@@ -49,7 +59,8 @@ impl Model {
         let c_path = CString::new(first.as_os_str().as_bytes())
             .map_err(|_| refused(path, "its path has a NUL byte in it".into()))?;
         // SAFETY: a valid string and parameters made by llama.cpp.
-        let raw = unsafe { sys::llama_model_load_from_file(c_path.as_ptr(), params) };
+        let load = || unsafe { sys::llama_model_load_from_file(c_path.as_ptr(), params) };
+        let (raw, mappings) = loading::with(loading, load);
         if raw.is_null() {
             return Err(refused(path, take_errors()));
         }
@@ -59,8 +70,14 @@ impl Model {
             raw,
             vocab,
             path: path.to_owned(),
+            mappings,
             gguf,
         })
+    }
+
+    /// Tells the kernel how the mapped file will be read (`MADV_…`).
+    pub fn advise(&self, advice: i32) -> std::io::Result<()> {
+        self.mappings.iter().try_for_each(|m| m.advise(advice))
     }
 
     pub fn path(&self) -> &Path {

@@ -41,7 +41,7 @@ pub enum Bar {
 }
 
 impl Screen {
-    pub fn new(tokens: u64, bar: Bar) -> Screen {
+    pub fn new(tokens: u64, title: &str, bar: Bar) -> Screen {
         let shared = bar == Bar::OnTerminals
             && std::io::stdout().is_terminal()
             && std::io::stderr().is_terminal();
@@ -53,7 +53,7 @@ impl Screen {
         Screen {
             bar: match bar {
                 Bar::Never => ProgressBar::hidden(),
-                Bar::OnTerminals => counting_bar(tokens, "recording", "tokens", text_line),
+                Bar::OnTerminals => counting_bar(tokens, title, "tokens", text_line),
             },
             sharing: if shared {
                 Sharing::Shared(Vec::new())

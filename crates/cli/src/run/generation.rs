@@ -1,0 +1,230 @@
+//! A generation that is fed: the text, the status line, and what is noted per token.
+
+use std::{
+    io::Write as _,
+    ops::ControlFlow,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use capture::BatchToken;
+use engine::{EngineError, context::Context, feeding::Feeding, generate::Observer, model::Model};
+use feed::{Shares, Snapshot};
+use trace::format::Phase;
+
+use super::args::Args;
+use crate::{
+    engine_args::Prepared,
+    record::screen::{Bar, Screen},
+    signals,
+};
+
+/// FNV-1a.
+const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
+const HASH_FACTOR: u64 = 0x0100_0000_01b3;
+
+/// One evaluation.
+#[derive(Clone, Copy, Debug)]
+pub struct Evaluation {
+    pub phase: Phase,
+    pub time: Duration,
+    /// What the disk gave this process in it.
+    pub disk_bytes: u64,
+}
+
+pub struct Generation<'a> {
+    model: &'a Model,
+    feeding: Option<Feeding>,
+    begin: Instant,
+    phase: Phase,
+    screen: Screen,
+    /// By sequence; side by side they cannot be read.
+    texts: Vec<Vec<u8>>,
+    shows_text: bool,
+    is_quiet: bool,
+    pub evaluations: Vec<Evaluation>,
+    pub first_token: Option<Duration>,
+    pub tokens: Vec<i32>,
+    pub logits_hash: u64,
+    /// Tokens per second, by the plan.
+    pub predicted: Option<f64>,
+    /// After the prompt.
+    pub after_prompt: Snapshot,
+    status: (Instant, Snapshot),
+}
+
+impl<'a> Generation<'a> {
+    pub fn new(
+        prepared: &'a Prepared,
+        feeding: Option<Feeding>,
+        args: &Args,
+        begin: Instant,
+    ) -> Generation<'a> {
+        let sequences = prepared.generate.prompts.len();
+        let bar = match args.quiet || args.json {
+            true => Bar::Never,
+            false => Bar::OnTerminals,
+        };
+        let count = (prepared.generate.tokens * sequences) as u64;
+        Generation {
+            model: &prepared.model,
+            feeding,
+            begin,
+            phase: Phase::Prompt,
+            screen: Screen::new(count, "running", bar),
+            texts: vec![Vec::new(); sequences],
+            shows_text: !args.json,
+            is_quiet: args.quiet,
+            evaluations: Vec::new(),
+            first_token: None,
+            tokens: Vec::new(),
+            logits_hash: HASH_START,
+            predicted: None,
+            after_prompt: Snapshot::default(),
+            status: (Instant::now(), Snapshot::default()),
+        }
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        match &self.feeding {
+            Some(feeding) => feeding.stats().snapshot(),
+            None => Snapshot::default(),
+        }
+    }
+
+    pub fn shares(&self) -> Option<Shares> {
+        Some(self.feeding.as_ref()?.shares()?)
+    }
+
+    /// Clears the status line and prints what was kept.
+    pub fn finish(&mut self) {
+        self.screen.end();
+        if !self.shows_text {
+            return;
+        }
+        let mut out = std::io::stdout().lock();
+        if self.texts.len() == 1 {
+            let _ = writeln!(out);
+            return;
+        }
+        for text in &self.texts {
+            let _ = out.write_all(text).and_then(|()| out.write_all(b"\n"));
+        }
+    }
+
+    /// Evaluation, layer and expert of each choice.
+    pub fn write_routing(&self, path: &Path) -> anyhow::Result<()> {
+        let mut text = String::from("evaluation,layer,expert\n");
+        for (evaluation, layer, expert) in self.feeding.iter().flat_map(Feeding::routing) {
+            text.push_str(&format!("{evaluation},{layer},{expert}\n"));
+        }
+        std::fs::write(path, text)
+            .with_context(|| format!("{}: cannot write the routing", path.display()))
+    }
+
+    fn note_logits(&mut self, logits: &[f32]) {
+        for value in logits {
+            let bits = u64::from(value.to_bits());
+            self.logits_hash = (self.logits_hash ^ bits).wrapping_mul(HASH_FACTOR);
+        }
+    }
+
+    /// Tokens per second, the disk, hits and waiting since the last line.
+    fn status(&mut self) -> String {
+        let (since, before) = self.status;
+        let now = self.snapshot();
+        let seconds = since.elapsed().as_secs_f64().max(1e-9);
+        let recent: Vec<f64> = self
+            .evaluations
+            .iter()
+            .rev()
+            .take(4)
+            .map(|e| e.time.as_secs_f64())
+            .collect();
+        let rate = recent.len() as f64 / recent.iter().sum::<f64>().max(1e-9);
+        let mut text = format!("{rate:.2} tokens/s");
+        if self.feeding.is_some() {
+            let gigabytes = (now.bytes_read - before.bytes_read) as f64 / seconds / 1e9;
+            let waited = now.waited_nanos + now.waited_for_experts_nanos
+                - before.waited_nanos
+                - before.waited_for_experts_nanos;
+            let hits = now.expert_hits - before.expert_hits;
+            let uses = hits + now.expert_misses - before.expert_misses;
+            text.push_str(&format!(", disk {gigabytes:.2} GB/s"));
+            if uses > 0 {
+                let rate = hits as f64 * 100.0 / uses as f64;
+                text.push_str(&format!(", {rate:.0} % of experts there"));
+            }
+            let share = (waited as f64 / 1e9 / seconds * 100.0).min(100.0);
+            text.push_str(&format!(", waited {share:.0} %"));
+        }
+        if since.elapsed() > Duration::from_millis(500) {
+            self.status = (Instant::now(), now);
+        }
+        text
+    }
+}
+
+impl Observer for Generation<'_> {
+    fn before(&mut self, phase: Phase, _: &[BatchToken]) -> ControlFlow<()> {
+        if self.phase == Phase::Prompt && phase == Phase::Generate {
+            self.after_prompt = self.snapshot();
+        }
+        self.phase = phase;
+        self.screen.begin();
+        match signals::asked() {
+            Some(_) => ControlFlow::Break(()),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    fn decode(
+        &mut self,
+        context: &mut Context<'_>,
+        batch: &[BatchToken],
+        wants_logits: &dyn Fn(usize) -> bool,
+    ) -> Result<(), EngineError> {
+        let (begin, before) = (Instant::now(), disk_bytes());
+        match &mut self.feeding {
+            Some(feeding) => feeding.decode(context, batch, wants_logits)?,
+            None => context.decode(batch, wants_logits)?,
+        }
+        self.evaluations.push(Evaluation {
+            phase: self.phase,
+            time: begin.elapsed(),
+            disk_bytes: disk_bytes().saturating_sub(before),
+        });
+        if let Some(feeding) = &mut self.feeding {
+            let print = self.screen.line_printer();
+            for note in feeding.take_notes() {
+                if !self.is_quiet {
+                    print(&format!("tensorscope: {note}"));
+                }
+            }
+        }
+        for index in (0..batch.len()).filter(|&i| wants_logits(i)) {
+            self.note_logits(context.logits(index));
+        }
+        Ok(())
+    }
+
+    fn token(&mut self, sequence: usize, token: i32) {
+        self.first_token.get_or_insert_with(|| self.begin.elapsed());
+        self.tokens.push(token);
+        let text = self.model.token_text(token);
+        match self.texts.len() {
+            1 if self.shows_text => self.screen.write(&text),
+            _ => self.texts[sequence].extend(text),
+        }
+        let status = self.status();
+        self.screen.count_token(status);
+    }
+}
+
+/// What the disk has given this process so far, by faults and by reads.
+pub fn disk_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("read_bytes: "));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,332 @@
+//! Slots for expert slices: a cache of experts per layer, filled by reads that start
+//! as soon as the router has spoken.
+//!
+//! A slot holds one expert: its slices of all roles (gate, up, down), each in an area
+//! of its own, so that a role's slices lie at equal distances and `MUL_MAT_ID` finds
+//! them by the slot's number instead of the expert's.
+//!
+//! Direct reads want offset and address at the same place inside of a block. Where a
+//! slice is no multiple of a block, experts differ in where they start (their
+//! *phase*), and so do slots. An expert goes into a slot of its own phase, where there
+//! are enough to choose from; into any other it is moved after it was read.
+
+use std::collections::HashMap;
+
+use plan::Policy;
+
+use crate::cache::Slots;
+use crate::error::FeedError;
+use crate::reader::{Reader, Request};
+use crate::weights::{Fate, Usage, Weights};
+
+/// Slots of each phase that there have to be, for phases to be looked at.
+const LEAST_SLOTS_OF_A_PHASE: u32 = 2;
+
+/// How many different phases slices of these sizes have.
+fn phases(slices: impl Iterator<Item = u64>, alignment: u64) -> u32 {
+    let period = |slice: u64| alignment / greatest_common_divisor(slice, alignment);
+    slices.map(period).max().unwrap_or(1) as u32
+}
+
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// Where the slots of one role lie.
+#[derive(Clone, Copy, Debug)]
+struct Area {
+    address: usize,
+    stride: u64,
+}
+
+struct Pool {
+    areas: Vec<Area>,
+    /// Expert e goes into slots s with s = e modulo this.
+    phases: u32,
+    slots: Slots,
+    /// From the start of the experts' memory.
+    range: (u64, u64),
+}
+
+/// A layer's experts.
+struct Layer {
+    pool: usize,
+    weights: Vec<u32>,
+    count: u32,
+}
+
+/// Hits and misses, as experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub hits: u64,
+    pub misses: u64,
+    /// Choices that needed more experts than there are slots.
+    pub too_many: u64,
+}
+
+pub struct Experts {
+    layers: Vec<Layer>,
+    pools: Vec<Pool>,
+    reader: Reader,
+    block_bytes: u32,
+    alignment: u64,
+    /// Blocks in flight, by role of the choice that is being read.
+    pending: Vec<u32>,
+    /// Slices to be moved when their role is there: role, to, from, bytes.
+    moves: Vec<(u32, usize, usize, usize)>,
+    tags: Vec<u64>,
+    pub counts: Counts,
+}
+
+/// How the slots are shared out.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    pub pools: u32,
+    pub slots: u32,
+    pub policy: Policy,
+    /// Where the experts' memory lies.
+    pub address: usize,
+    pub bytes: u64,
+}
+
+impl Experts {
+    /// `groups` are the weights of each layer, in the order of their use. Answers `None`
+    /// when the memory does not hold the slots.
+    pub fn new(
+        weights: &mut Weights,
+        groups: &[Vec<u32>],
+        layout: Layout,
+        reader: Reader,
+        block_bytes: u32,
+    ) -> Option<Experts> {
+        let alignment = weights.files.alignment_bytes;
+        let slice_of = |weight: u32| match weights.list[weight as usize].usage {
+            Usage::Experts {
+                slice_bytes, count, ..
+            } => Some((slice_bytes, count)),
+            _ => None,
+        };
+        let pool_count = (layout.pools.max(1) as usize).min(groups.len().max(1));
+        let mut layers = Vec::new();
+        for (number, group) in groups.iter().enumerate() {
+            let count = group.iter().filter_map(|&w| slice_of(w)).map(|s| s.1).min()?;
+            layers.push(Layer {
+                pool: number * pool_count / groups.len(),
+                weights: group.clone(),
+                count,
+            });
+        }
+        let mut pools = Vec::new();
+        let mut at = 0;
+        for pool in 0..pool_count {
+            let members = || layers.iter().filter(move |layer| layer.pool == pool);
+            let roles = members().map(|layer| layer.weights.len()).max()?;
+            let fewest = members().map(|layer| layer.count).min()?;
+            let slots = layout.slots.min(fewest);
+            let slices = members().flat_map(|l| &l.weights).filter_map(|&w| slice_of(w));
+            let phases = match phases(slices.map(|s| s.0), alignment) {
+                n if slots >= n * LEAST_SLOTS_OF_A_PHASE => n,
+                _ => 1,
+            };
+            let start = at;
+            let mut areas = Vec::new();
+            for role in 0..roles {
+                let of_role = members().filter_map(|layer| slice_of(*layer.weights.get(role)?));
+                // Room for the block that a slice starts in, and for moving it.
+                let stride = of_role.map(|s| s.0).max()? + 3 * alignment;
+                areas.push(Area {
+                    address: layout.address + at as usize,
+                    stride,
+                });
+                at += (stride * u64::from(slots) + alignment).next_multiple_of(alignment);
+            }
+            pools.push(Pool {
+                areas,
+                phases,
+                slots: Slots::new(slots, layout.policy),
+                range: (start, at),
+            });
+        }
+        if at > layout.bytes {
+            return None;
+        }
+        for (number, layer) in layers.iter().enumerate() {
+            for (role, &weight) in layer.weights.iter().enumerate() {
+                weights.list[weight as usize].fate = Fate::Sliced {
+                    layer: number as u32,
+                    role: role as u32,
+                };
+            }
+        }
+        Some(Experts {
+            layers,
+            pools,
+            reader,
+            block_bytes,
+            alignment,
+            pending: Vec::new(),
+            moves: Vec::new(),
+            tags: Vec::new(),
+            counts: Counts::default(),
+        })
+    }
+
+    /// Slots that a layer can use at once.
+    pub fn slots_of(&self, layer: u32) -> u32 {
+        self.pools[self.layers[layer as usize].pool].slots.len()
+    }
+
+    /// Address of slot 0 and distance between slots, for a weight of a layer.
+    pub fn view_of(&self, weights: &Weights, layer: u32, role: u32) -> (usize, u64) {
+        let layer = &self.layers[layer as usize];
+        let pool = &self.pools[layer.pool];
+        let area = pool.areas[role as usize];
+        let weight = &weights.list[layer.weights[role as usize] as usize];
+        let phase = weight.file_offset % self.alignment;
+        (area.address + phase as usize, area.stride)
+    }
+
+    /// The memory below `bytes` was used for something else: nothing of it is kept.
+    pub fn forget_below(&mut self, bytes: u64) {
+        for pool in self.pools.iter_mut().filter(|pool| pool.range.0 < bytes) {
+            pool.slots.clear();
+        }
+    }
+
+    /// A layer has chosen `experts` (each once). Starts reading what is not there, and
+    /// says in `slot_of` where each will be. `false` when they are too many: then
+    /// nothing was started.
+    pub fn choose(
+        &mut self,
+        weights: &Weights,
+        layer: u32,
+        experts: &[u32],
+        slot_of: &mut HashMap<u32, u32>,
+    ) -> Result<bool, FeedError> {
+        slot_of.clear();
+        let Layer {
+            pool,
+            weights: roles,
+            count,
+        } = &self.layers[layer as usize];
+        let pool = &mut self.pools[*pool];
+        let is_known = experts.iter().all(|expert| expert < count);
+        if !is_known || experts.len() > pool.slots.len() as usize {
+            self.counts.too_many += 1;
+            return Ok(false);
+        }
+        let mut missing: Vec<(u32, u32)> = Vec::new();
+        pool.slots.begin();
+        for &expert in experts {
+            if let Some(slot) = pool.slots.hit((layer, expert)) {
+                slot_of.insert(expert, slot);
+            }
+        }
+        self.counts.hits += slot_of.len() as u64;
+        for &expert in experts {
+            if slot_of.contains_key(&expert) {
+                continue;
+            }
+            let slot = pool.slots.replace((layer, expert), pool.phases);
+            slot_of.insert(expert, slot);
+            missing.push((expert, slot));
+        }
+        self.counts.misses += missing.len() as u64;
+        self.pending.clear();
+        self.pending.resize(roles.len(), 0);
+        self.moves.clear();
+        for (role, &weight) in roles.iter().enumerate() {
+            let weight = &weights.list[weight as usize];
+            let Usage::Experts { slice_bytes, .. } = weight.usage else {
+                continue;
+            };
+            let area = pool.areas[role];
+            for &(expert, slot) in &missing {
+                let offset = weight.file_offset + u64::from(expert) * slice_bytes;
+                let phase = offset % self.alignment;
+                let first = area.address + (weight.file_offset % self.alignment) as usize;
+                let slice = first + (u64::from(slot) * area.stride) as usize;
+                let address = slice - slice % self.alignment as usize;
+                if slice != address + phase as usize {
+                    let from = address + phase as usize;
+                    self.moves.push((role as u32, slice, from, slice_bytes as usize));
+                }
+                let needed = phase + slice_bytes;
+                let bytes = needed.next_multiple_of(self.alignment);
+                let mut asked = 0;
+                while asked < bytes {
+                    let block = (bytes - asked).min(u64::from(self.block_bytes));
+                    let request = Request {
+                        file: weight.file,
+                        offset: offset - phase + asked,
+                        address: address + asked as usize,
+                        bytes: block as u32,
+                        needed: needed.saturating_sub(asked).min(block) as u32,
+                        tag: role as u64,
+                    };
+                    // SAFETY: a slot that was just taken for this expert: no node reads
+                    // it until `wait`, and no other read writes to it.
+                    unsafe { self.reader.push(request) }?;
+                    self.pending[role] += 1;
+                    asked += block;
+                }
+            }
+        }
+        self.reader.send()?;
+        Ok(true)
+    }
+
+    /// Waits until the slices of a role are there.
+    pub fn wait(&mut self, role: u32) -> Result<(), FeedError> {
+        self.reader.poll(&mut self.tags)?;
+        self.count_down();
+        while self.pending.get(role as usize).is_some_and(|&n| n > 0) {
+            self.reader.wait(&mut self.tags)?;
+            self.count_down();
+        }
+        for &(of, to, from, bytes) in &self.moves {
+            if of == role {
+                // SAFETY: both lie in the slot, whose stride has room for it.
+                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+            }
+        }
+        self.moves.retain(|m| m.0 != role);
+        Ok(())
+    }
+
+    fn count_down(&mut self) {
+        for role in self.tags.drain(..) {
+            self.pending[role as usize] -= 1;
+        }
+    }
+
+    /// After an error, or an evaluation that ended early: what was being read is not
+    /// to be believed.
+    pub fn abandon(&mut self) {
+        self.reader.drain();
+        self.pending.clear();
+        self.moves.clear();
+        self.tags.clear();
+        self.pools.iter_mut().for_each(|pool| pool.slots.clear());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_that_are_no_multiples_of_blocks_have_phases() {
+        let check = |slice, alignment, expect| {
+            assert_eq!(phases([slice].into_iter(), alignment), expect);
+        };
+        check(884_736, 4096, 1);
+        // gpt-oss: 4,406,400 bytes are 8,606 blocks and a quarter.
+        check(4_406_400, 512, 4);
+        check(4_406_400, 4096, 32);
+        check(4_406_400, 1, 1);
+    }
+}

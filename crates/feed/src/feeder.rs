@@ -1,0 +1,631 @@
+//! Feeds the weights of one model to the graphs that are computed with it.
+//!
+//! 1. The first graph shows which weights there are and in which order they are used.
+//!    By then the model's caches and buffers are made, so what is left of the budget is
+//!    known: the memory for weights is shared out ([`crate::setup`]).
+//! 2. Before each evaluation its schedule says what is read: pinned weights once, in
+//!    the evaluation that uses them first; streamed ones each time; of experts what is
+//!    chosen.
+//! 3. At each point (`schedule.rs`) the feeder waits for what the next step needs and
+//!    points its tensors there, and takes back what is not needed any more.
+//! 4. After the evaluation all tensors but the pinned ones point at the file's mapping
+//!    again, so that whoever looks at them in between sees the right bytes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ggml::{Graph, OpNumbers, RawTensor, TickRules};
+
+use crate::error::FeedError;
+use crate::pump::{Place, Planned, Program, RingPlace};
+use crate::routing::Draw;
+use crate::schedule::{Need, Routing, Schedule};
+use crate::setup::{Memory, Props, set_up};
+use crate::stats::Stats;
+use crate::weights::{Fate, Usage, Weights, point};
+
+/// A choice of experts that needs more of a layer than this share of its slots is
+/// read whole, in order, instead of slice by slice.
+const MOST_OF_SLOTS: f64 = 0.8;
+
+pub struct Feeder {
+    props: Props,
+    fed: Option<Fed>,
+    schedule: Schedule,
+    draw: Option<Draw>,
+    shadows: Vec<Shadow>,
+    run: Run,
+    evaluations: u64,
+    /// Experts chosen: evaluation, layer, expert; kept when asked for.
+    chosen: Vec<(u32, u32, u32)>,
+    pub stats: Arc<Stats>,
+    notes: Vec<String>,
+}
+
+/// The model that is fed.
+struct Fed {
+    weights: Weights,
+    memory: Memory,
+    /// What the pump does after the evaluation that is going on.
+    expected: Option<Program>,
+    /// Number of the next use.
+    next_use: u64,
+}
+
+/// Where an evaluation is.
+#[derive(Default)]
+struct Run {
+    uses: Vec<Use>,
+    first_use: u64,
+    prepared: usize,
+    released: usize,
+    routed: usize,
+    /// Nodes with slices, by step: step, shadow.
+    sliced: Vec<(u32, usize)>,
+    next_sliced: usize,
+    next_point: u32,
+    is_whole: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Use {
+    need: Need,
+    is_pin: bool,
+}
+
+/// A `MUL_MAT_ID` whose ids, and perhaps weight, are ours for an evaluation.
+struct Shadow {
+    node: *mut RawTensor,
+    originals: (*mut RawTensor, *mut RawTensor),
+    weight: Box<RawTensor>,
+    ids: Box<RawTensor>,
+    numbers: Vec<i32>,
+    /// Which of the schedule's routings.
+    routing: usize,
+    /// Layer and role, when slices go through slots.
+    slices: Option<(u32, u32)>,
+}
+
+// SAFETY: used by the thread that computes, under the lock of whoever shares the
+// feeder; the pointers are of the graph being computed.
+unsafe impl Send for Shadow {}
+
+impl Feeder {
+    pub fn new(props: Props) -> Feeder {
+        Feeder {
+            draw: props.routing.map(|d| Draw::new(d, props.routing_seed)),
+            props,
+            fed: None,
+            schedule: Schedule::default(),
+            shadows: Vec::new(),
+            run: Run::default(),
+            evaluations: 0,
+            chosen: Vec::new(),
+            stats: Arc::new(Stats::default()),
+            notes: Vec::new(),
+        }
+    }
+
+    /// What is to be said about how it runs; given away once.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// What was set up, once the first graph was seen.
+    pub fn memory(&self) -> Option<&Memory> {
+        self.fed.as_ref().map(|fed| &fed.memory)
+    }
+
+    /// Evaluation, layer and expert of each choice so far (with `keeps_routing`).
+    pub fn routing(&self) -> &[(u32, u32, u32)] {
+        &self.chosen
+    }
+
+    /// Before a graph is computed; then [`Feeder::at_point`] for each point. `false`
+    /// when there is nothing to do.
+    ///
+    /// # Safety
+    /// The graph is about to be computed by this thread, its tensors are laid out as
+    /// crate `ggml` says, and nobody else changes them until [`Feeder::end`].
+    pub unsafe fn begin(
+        &mut self,
+        graph: Graph<'_>,
+        ops: &OpNumbers,
+        rules: TickRules,
+    ) -> Result<bool, FeedError> {
+        let strategies = self.props.strategies;
+        let feeds = strategies.pin || strategies.stream || strategies.experts;
+        if feeds && self.fed.is_none() {
+            let (fed, notes) = self.start(graph, ops, rules)?;
+            self.notes.extend(notes);
+            self.fed = Some(fed);
+        }
+        if !self.schedule.is_of(graph) {
+            let weights = self.fed.as_ref().map(|fed| &fed.weights);
+            self.schedule = Schedule::build(graph, ops, rules, weights);
+        }
+        let has_work = !self.schedule.needs.is_empty()
+            || self.draw.is_some() && !self.schedule.routings.is_empty();
+        if !has_work {
+            return Ok(false);
+        }
+        if let Some(fed) = &self.fed {
+            fed.weights.files.check()?;
+        }
+        self.run = Run {
+            is_whole: self.reads_experts_whole(),
+            ..Run::default()
+        };
+        self.shadow_routed();
+        self.install();
+        self.evaluations += 1;
+        self.stats.evaluation();
+        self.at_point(0)?;
+        Ok(true)
+    }
+
+    fn start(
+        &mut self,
+        graph: Graph<'_>,
+        ops: &OpNumbers,
+        rules: TickRules,
+    ) -> Result<(Fed, Vec<String>), FeedError> {
+        let (nodes, steps) = crate::schedule::walk(graph, ops, rules);
+        let cache = self.props.cache();
+        let mut weights = Weights::discover(&nodes, &steps, ops, cache)?;
+        let found = Schedule::build(graph, ops, rules, Some(&weights));
+        let groups = layers_of(&found, &weights);
+        let mut notes = Vec::new();
+        let memory = set_up(&self.props, &mut weights, &groups, &self.stats, &mut notes)?;
+        let fed = Fed {
+            weights,
+            memory,
+            expected: None,
+            next_use: 0,
+        };
+        Ok((fed, notes))
+    }
+
+    /// Whether a batch needs so many experts that slices do not pay.
+    fn reads_experts_whole(&self) -> bool {
+        let Some(experts) = self.fed.as_ref().and_then(|fed| fed.memory.experts.as_ref()) else {
+            return true;
+        };
+        let tokens = self.schedule.tokens as f64;
+        let weights = &self.fed.as_ref().expect("has experts").weights;
+        let routed = self.schedule.routings.iter().flat_map(|r| &r.nodes);
+        routed.filter_map(|node| node.weight).any(|weight| {
+            let weight = &weights.list[weight as usize];
+            let (Usage::Experts { count, used, .. }, Fate::Sliced { layer, .. }) =
+                (weight.usage, weight.fate)
+            else {
+                return false;
+            };
+            let slots = f64::from(experts.slots_of(layer));
+            let (count, used) = (f64::from(count), f64::from(used));
+            let likely = count * (1.0 - (1.0 - used / count).powf(tokens));
+            tokens * used > slots && likely > slots * MOST_OF_SLOTS
+        })
+    }
+
+    /// Gives the nodes that use experts tensors of ours.
+    fn shadow_routed(&mut self) {
+        self.shadows.clear();
+        for (number, routing) in self.schedule.routings.iter().enumerate() {
+            // The ids have to be known at a point before the first node that uses them.
+            let first = routing.nodes.first().map_or(0, |node| node.step);
+            if routing.known_at > first {
+                continue;
+            }
+            for routed in &routing.nodes {
+                let slices = routed.weight.and_then(|weight| {
+                    match self.fed.as_ref()?.weights.list[weight as usize].fate {
+                        Fate::Sliced { layer, role } if !self.run.is_whole => Some((layer, role)),
+                        _ => None,
+                    }
+                });
+                if slices.is_none() && self.draw.is_none() {
+                    continue;
+                }
+                // SAFETY: a node of the graph that is about to be computed.
+                let mut shadow = unsafe { Shadow::of(routed.node, number) };
+                if let (Some((layer, role)), Some(fed)) = (slices, &self.fed)
+                    && let Some(experts) = &fed.memory.experts
+                {
+                    let (address, stride) = experts.view_of(&fed.weights, layer, role);
+                    shadow.weight.data = address as *mut std::ffi::c_void;
+                    shadow.weight.nb[2] = stride as usize;
+                    shadow.weight.nb[3] = stride as usize * shadow.weight.ne[2].max(0) as usize;
+                }
+                shadow.slices = slices;
+                self.run.sliced.push((routed.step, self.shadows.len()));
+                self.shadows.push(shadow);
+            }
+        }
+        for shadow in &mut self.shadows {
+            shadow.put();
+        }
+        self.run.sliced.sort_unstable();
+    }
+
+    /// What the pump reads for this evaluation, and after it.
+    fn install(&mut self) {
+        let Some(fed) = &mut self.fed else {
+            return;
+        };
+        let is_whole = self.run.is_whole;
+        let mut now: Vec<Planned> = Vec::new();
+        let mut later: Vec<Planned> = Vec::new();
+        let is_shadowed = |need: &Need| {
+            let sliced = matches!(
+                fed.weights.list[need.weight as usize].fate,
+                Fate::Sliced { .. }
+            );
+            sliced && !is_whole
+        };
+        let mut first_uses: Vec<u32> = Vec::new();
+        for need in self.schedule.needs.iter().filter(|need| !is_shadowed(need)) {
+            let number = need.weight;
+            match fed.weights.list[number as usize].fate {
+                Fate::Pinned {
+                    address,
+                    is_loaded: false,
+                } if !first_uses.contains(&number) => {
+                    first_uses.push(number);
+                    now.push(fed.weights.planned(number, Place::Own(address)));
+                    self.run.uses.push(Use {
+                        need: *need,
+                        is_pin: true,
+                    });
+                }
+                Fate::Streamed => {
+                    let planned = fed.weights.planned(number, Place::Ring);
+                    now.push(planned);
+                    later.push(planned);
+                    self.run.uses.push(Use {
+                        need: *need,
+                        is_pin: false,
+                    });
+                }
+                // Experts of a batch that needs nearly all of them.
+                Fate::Sliced { .. } if fed.memory.whole_ring.is_some() => {
+                    now.push(fed.weights.planned(number, Place::Ring));
+                    self.run.uses.push(Use {
+                        need: *need,
+                        is_pin: false,
+                    });
+                }
+                _ => {}
+            }
+        }
+        let has_experts = fed.memory.experts.is_some() && !self.schedule.routings.is_empty();
+        let ring = match fed.memory.whole_ring.filter(|_| is_whole && has_experts) {
+            Some(ring) => {
+                if let Some(experts) = &mut fed.memory.experts {
+                    experts.forget_below(ring.bytes);
+                }
+                ring
+            }
+            None => fed.memory.ring.as_ref().map_or(NO_RING, RingPlace::of),
+        };
+        // Whether another batch follows is not known; a token mostly follows a token.
+        let then = (!is_whole || !has_experts).then(|| Arc::new(later));
+        let is_expected = fed.expected.as_deref() == Some(&now);
+        if !is_expected {
+            let pump = &fed.memory.pump;
+            fed.next_use = pump.install(Arc::new(now), then.clone(), ring);
+        } else if fed.expected != then {
+            fed.memory.pump.continue_with(then.clone());
+        }
+        fed.expected = then;
+        self.run.first_use = fed.next_use;
+    }
+
+    /// Whether `at_point` has something to do there: all that most ticks ask.
+    pub fn needs_point(&self, point: u32) -> bool {
+        point >= self.run.next_point
+    }
+
+    /// At point `number`: waits for what the next step needs, gives back what is done.
+    pub fn at_point(&mut self, number: u32) -> Result<(), FeedError> {
+        self.release(number);
+        self.prepare(number)?;
+        self.route(number)?;
+        self.wait_for_slices(number)?;
+        self.run.next_point = self.next_point();
+        Ok(())
+    }
+
+    fn next_point(&self) -> u32 {
+        let step_of = |at: usize| self.run.uses.get(at).map(|u| u.need.step);
+        let released = step_of(self.run.released).map(|step| step + 2);
+        let prepared = step_of(self.run.prepared);
+        let has_shadows = !self.shadows.is_empty();
+        let routings = self.schedule.routings.get(self.run.routed);
+        let routed = routings.map(|r| r.known_at).filter(|_| has_shadows);
+        let sliced = self.run.sliced.get(self.run.next_sliced).map(|s| s.0);
+        let all = [released, prepared, routed, sliced];
+        all.into_iter().flatten().min().unwrap_or(u32::MAX)
+    }
+
+    fn release(&mut self, number: u32) {
+        let Some(fed) = &mut self.fed else {
+            return;
+        };
+        let before = self.run.released;
+        while let Some(done) = self.run.uses.get(self.run.released)
+            && done.need.step + 2 <= number
+            && self.run.released < self.run.prepared
+        {
+            if !done.is_pin {
+                restore(&self.schedule, &fed.weights, &done.need);
+            }
+            self.run.released += 1;
+        }
+        if self.run.released > before {
+            let pump = &fed.memory.pump;
+            pump.release(self.run.first_use + self.run.released as u64);
+        }
+    }
+
+    fn prepare(&mut self, number: u32) -> Result<(), FeedError> {
+        let Some(fed) = &mut self.fed else {
+            return Ok(());
+        };
+        while let Some(next) = self.run.uses.get(self.run.prepared).copied()
+            && next.need.step <= number
+        {
+            let at = self.run.first_use + self.run.prepared as u64;
+            let (address, waited) = fed.memory.pump.wait(at)?;
+            self.stats.waited(waited);
+            let weight = &mut fed.weights.list[next.need.weight as usize];
+            if next.is_pin {
+                point(weight.tensor, address);
+                if let Fate::Pinned { is_loaded, .. } = &mut weight.fate {
+                    *is_loaded = true;
+                }
+            }
+            let (first, end) = next.need.pointers;
+            for pointer in &self.schedule.pointers[first as usize..end as usize] {
+                if !(next.is_pin && pointer.is_root) {
+                    point(pointer.tensor, address + pointer.offset as usize);
+                }
+            }
+            self.run.prepared += 1;
+        }
+        Ok(())
+    }
+
+    fn route(&mut self, number: u32) -> Result<(), FeedError> {
+        while let Some(routing) = self.schedule.routings.get(self.run.routed)
+            && routing.known_at <= number
+        {
+            let at = self.run.routed;
+            self.run.routed += 1;
+            if self.shadows.iter().any(|shadow| shadow.routing == at) {
+                let routing = routing.clone();
+                self.route_one(at, &routing)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn route_one(&mut self, at: usize, routing: &Routing) -> Result<(), FeedError> {
+        // SAFETY: at this point the ids are complete, and nobody writes them again.
+        let mut ids = unsafe { read_ids(routing.ids) };
+        if let Some(draw) = &mut self.draw {
+            let count = self.shadows.iter().find(|s| s.routing == at);
+            let count = count.map_or(1, |s| s.weight.ne[2].max(1)) as u32;
+            for (token, row) in ids.rows.iter_mut().enumerate() {
+                let used = row.len();
+                let drawn = draw.experts(self.evaluations, at, token as u64, (used, count));
+                row.iter_mut().zip(drawn).for_each(|(id, &drawn)| *id = drawn as i32);
+            }
+        }
+        let mut experts: Vec<u32> = Vec::new();
+        for &id in ids.rows.iter().flatten() {
+            let expert = u32::try_from(id).unwrap_or(u32::MAX);
+            if !experts.contains(&expert) {
+                experts.push(expert);
+            }
+        }
+        experts.sort_unstable();
+        if self.props.keeps_routing {
+            let evaluation = self.evaluations as u32;
+            let chosen = experts.iter().map(|&e| (evaluation, at as u32, e));
+            self.chosen.extend(chosen);
+        }
+        let mut slot_of = HashMap::new();
+        let mut is_in_slots = false;
+        let layer = self.shadows.iter().filter(|s| s.routing == at);
+        if let Some((layer, _)) = layer.filter_map(|shadow| shadow.slices).next()
+            && let Some(fed) = &mut self.fed
+            && let Some(cache) = &mut fed.memory.experts
+        {
+            let before = cache.counts;
+            is_in_slots = cache.choose(&fed.weights, layer, &experts, &mut slot_of)?;
+            self.stats.experts(before, cache.counts);
+        }
+        for shadow in self.shadows.iter_mut().filter(|s| s.routing == at) {
+            if shadow.slices.is_some() && !is_in_slots {
+                // Too many at once: this layer reads through the mapping.
+                shadow.slices = None;
+                shadow.put_weight_back();
+            }
+            let is_in_slots = shadow.slices.is_some();
+            let number_of = |&id: &i32| match is_in_slots {
+                true => slot_of[&(id as u32)] as i32,
+                false => id,
+            };
+            shadow.numbers.clear();
+            shadow.numbers.extend(ids.rows.iter().flatten().map(number_of));
+            shadow.ids.data = shadow.numbers.as_mut_ptr().cast();
+        }
+        Ok(())
+    }
+
+    fn wait_for_slices(&mut self, number: u32) -> Result<(), FeedError> {
+        while let Some(&(step, shadow)) = self.run.sliced.get(self.run.next_sliced)
+            && step <= number
+        {
+            self.run.next_sliced += 1;
+            let Some((_, role)) = self.shadows[shadow].slices else {
+                continue;
+            };
+            if let Some(experts) = self.fed.as_mut().and_then(|f| f.memory.experts.as_mut()) {
+                let begin = Instant::now();
+                experts.wait(role)?;
+                self.stats.waited_for_experts(begin.elapsed());
+            }
+        }
+        Ok(())
+    }
+
+    /// After the graph was computed, or not.
+    pub fn end(&mut self, is_complete: bool) {
+        for shadow in &mut self.shadows {
+            shadow.take_back();
+        }
+        if let Some(fed) = &mut self.fed {
+            for left in &self.run.uses[self.run.released..self.run.prepared] {
+                if !left.is_pin {
+                    restore(&self.schedule, &fed.weights, &left.need);
+                }
+            }
+            let uses = self.run.uses.len();
+            if is_complete && self.run.prepared == uses {
+                fed.next_use = self.run.first_use + uses as u64;
+                fed.memory.pump.release(fed.next_use);
+            } else {
+                fed.expected = None;
+                if let Some(experts) = &mut fed.memory.experts {
+                    experts.abandon();
+                }
+            }
+            self.stats.reading(fed.memory.pump.busy());
+        }
+        self.run = Run::default();
+    }
+
+    /// How long a token may be without the disk being asked: for the status line.
+    pub fn busy(&self) -> Duration {
+        self.fed.as_ref().map_or(Duration::ZERO, |fed| fed.memory.pump.busy())
+    }
+}
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        if let Some(fed) = &mut self.fed {
+            fed.weights.restore();
+        }
+    }
+}
+
+const NO_RING: RingPlace = RingPlace {
+    address: 0,
+    bytes: 1,
+};
+
+fn restore(schedule: &Schedule, weights: &Weights, need: &Need) {
+    let weight = &weights.list[need.weight as usize];
+    let (first, end) = need.pointers;
+    for pointer in &schedule.pointers[first as usize..end as usize] {
+        point(pointer.tensor, weight.original + pointer.offset as usize);
+    }
+}
+
+/// The weights of each routed layer, in the order of their use.
+fn layers_of(schedule: &Schedule, weights: &Weights) -> Vec<Vec<u32>> {
+    let mut groups = Vec::new();
+    for routing in &schedule.routings {
+        let mut group: Vec<u32> = Vec::new();
+        for weight in routing.nodes.iter().filter_map(|node| node.weight) {
+            let is_sliced = matches!(
+                weights.list[weight as usize].usage,
+                Usage::Experts { .. }
+            );
+            if is_sliced && !group.contains(&weight) {
+                group.push(weight);
+            }
+        }
+        let is_new = |w: &u32| !groups.iter().flatten().any(|known| known == w);
+        if !group.is_empty() && group.iter().all(is_new) {
+            groups.push(group);
+        }
+    }
+    groups
+}
+
+/// Ids as rows of tokens.
+struct Ids {
+    rows: Vec<Vec<i32>>,
+}
+
+/// # Safety
+/// A tensor of 32-bit ids whose data are complete.
+unsafe fn read_ids(tensor: *const RawTensor) -> Ids {
+    // SAFETY: a live tensor (caller).
+    let (ne, nb, data) = unsafe { ((*tensor).ne, (*tensor).nb, (*tensor).data as usize) };
+    let row = |token: usize| {
+        let id = |rank: usize| {
+            let address = data + token * nb[1] + rank * nb[0];
+            // SAFETY: inside of the tensor's data.
+            unsafe { (address as *const i32).read() }
+        };
+        (0..ne[0].max(0) as usize).map(id).collect()
+    };
+    Ids {
+        rows: (0..ne[1].max(0) as usize).map(row).collect(),
+    }
+}
+
+impl Shadow {
+    /// # Safety
+    /// A `MUL_MAT_ID` of a live graph.
+    unsafe fn of(node: *mut RawTensor, routing: usize) -> Shadow {
+        // SAFETY: its sources live as long (caller); copies of their structs.
+        unsafe {
+            let originals = ((*node).src[0], (*node).src[2]);
+            let weight = Box::new((*originals.0).clone());
+            let mut ids = Box::new((*originals.1).clone());
+            let row_bytes = 4 * ids.ne[0].max(0) as usize;
+            ids.nb = [4, row_bytes, row_bytes, row_bytes];
+            ids.nb[2] = row_bytes * ids.ne[1].max(0) as usize;
+            ids.nb[3] = ids.nb[2];
+            Shadow {
+                node,
+                originals,
+                weight,
+                ids,
+                numbers: Vec::new(),
+                routing,
+                slices: None,
+            }
+        }
+    }
+
+    fn put(&mut self) {
+        // SAFETY: the node is of the graph that is about to be computed, and our
+        // tensors live until `take_back`.
+        unsafe {
+            if self.slices.is_some() {
+                (*self.node).src[0] = &raw mut *self.weight;
+            }
+            (*self.node).src[2] = &raw mut *self.ids;
+        }
+    }
+
+    fn put_weight_back(&mut self) {
+        // SAFETY: as in `put`; the node's step has not begun on any thread.
+        unsafe { (*self.node).src[0] = self.originals.0 };
+    }
+
+    fn take_back(&mut self) {
+        // SAFETY: the graph was computed and is still there.
+        unsafe {
+            (*self.node).src[0] = self.originals.0;
+            (*self.node).src[2] = self.originals.1;
+        }
+    }
+}

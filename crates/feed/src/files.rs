@@ -1,0 +1,252 @@
+//! The model's files: found by where they are mapped, opened for direct reads, and
+//! watched for changes.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::FeedError;
+
+/// What direct reads are aligned to where the kernel does not say.
+const USUAL_ALIGNMENT_BYTES: u64 = 4096;
+
+/// A file that is mapped into this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: usize,
+    pub end: usize,
+    pub file_offset: u64,
+    pub device: (u32, u32),
+    pub inode: u64,
+    pub path: PathBuf,
+}
+
+/// Mappings of regular files that are not programs.
+pub fn mappings() -> io::Result<Vec<Mapping>> {
+    let text = std::fs::read_to_string("/proc/self/maps")?;
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+fn parse(line: &str) -> Option<Mapping> {
+    // start-end perms offset major:minor inode path (with spaces, perhaps)
+    let mut rest = line;
+    let mut field = || {
+        let (field, tail) = rest.split_once(' ')?;
+        rest = tail.trim_start();
+        Some(field)
+    };
+    let (range, permissions, offset) = (field()?, field()?, field()?);
+    let (device, inode) = (field()?, field()?);
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let (major, minor) = device.split_once(':')?;
+    let inode: u64 = inode.parse().ok()?;
+    let is_data = inode != 0 && !permissions.contains('x') && rest.starts_with('/');
+    is_data.then(|| {
+        Some(Mapping {
+            start: hex(start)? as usize,
+            end: hex(end)? as usize,
+            file_offset: hex(offset)?,
+            device: (hex(major)? as u32, hex(minor)? as u32),
+            inode,
+            path: PathBuf::from(rest),
+        })
+    })?
+}
+
+/// How bytes get from the disk to memory, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    IoUringDirect,
+    PreadDirect,
+    PreadBuffered,
+}
+
+impl std::fmt::Display for Method {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Method::IoUringDirect => "io_uring with O_DIRECT",
+            Method::PreadDirect => "pread with O_DIRECT",
+            Method::PreadBuffered => "pread through the page cache",
+        })
+    }
+}
+
+/// One file of the model, opened for reading.
+#[derive(Debug)]
+pub struct ModelFile {
+    pub path: PathBuf,
+    file: File,
+    len_bytes: u64,
+    modified: (i64, i64),
+}
+
+/// All files, opened the same way.
+#[derive(Debug)]
+pub struct Files {
+    files: Vec<ModelFile>,
+    pub is_direct: bool,
+    /// Offsets, lengths and addresses of reads are multiples of this.
+    pub alignment_bytes: u64,
+}
+
+/// Whether reads may pass the page cache by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    PassedBy,
+    Used,
+}
+
+impl Files {
+    /// Opens the files that `mappings` are of. Why direct reads are not possible is
+    /// answered beside.
+    pub fn open(mappings: &[&Mapping], cache: Cache) -> Result<(Files, Option<String>), FeedError> {
+        let mut refused = None;
+        if cache == Cache::PassedBy {
+            match Files::open_as(mappings, libc::O_DIRECT) {
+                Ok(files) if files.alignment_bytes > 0 => return Ok((files, None)),
+                Ok(_) => refused = Some("the file system has no direct reads".to_owned()),
+                Err(error) => refused = Some(error.to_string()),
+            }
+        }
+        let mut files = Files::open_as(mappings, 0)?;
+        files.alignment_bytes = 1;
+        Ok((files, refused))
+    }
+
+    fn open_as(mappings: &[&Mapping], flags: i32) -> Result<Files, FeedError> {
+        let mut files = Vec::new();
+        let mut alignment_bytes = 1;
+        for mapping in mappings {
+            let path = &mapping.path;
+            let failed = |cause| FeedError::Open {
+                path: path.clone(),
+                cause,
+            };
+            let file = OpenOptions::new()
+                .read(true)
+                .custom_flags(flags)
+                .open(path)
+                .map_err(failed)?;
+            let about = file.metadata().map_err(failed)?;
+            if about.ino() != mapping.inode {
+                return Err(FeedError::Changed { path: path.clone() });
+            }
+            alignment_bytes = match (flags, direct_alignment(&file)) {
+                (0, _) => 1,
+                (_, Some(alignment)) if alignment_bytes > 0 => alignment_bytes.max(alignment),
+                _ => 0,
+            };
+            files.push(ModelFile {
+                path: path.clone(),
+                file,
+                len_bytes: about.len(),
+                modified: (about.mtime(), about.mtime_nsec()),
+            });
+        }
+        Ok(Files {
+            files,
+            is_direct: flags != 0,
+            alignment_bytes,
+        })
+    }
+
+    pub fn fd(&self, file: u32) -> RawFd {
+        self.files[file as usize].file.as_raw_fd()
+    }
+
+    pub fn path(&self, file: u32) -> &Path {
+        &self.files[file as usize].path
+    }
+
+    /// Whether the files are still those that were mapped. A model that somebody
+    /// writes to would give wrong numbers without a word.
+    pub fn check(&self) -> Result<(), FeedError> {
+        for file in &self.files {
+            let about = file.file.metadata().map_err(|cause| FeedError::Open {
+                path: file.path.clone(),
+                cause,
+            })?;
+            let now = (about.mtime(), about.mtime_nsec());
+            if about.len() != file.len_bytes || now != file.modified {
+                return Err(FeedError::Changed {
+                    path: file.path.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `None` where direct reads are impossible.
+fn direct_alignment(file: &File) -> Option<u64> {
+    // SAFETY: `statx` is made of integers, for which zero is a value.
+    let mut answer: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is a C string, `answer` lives through the call, and the
+    // descriptor is open.
+    let result = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &mut answer,
+        )
+    };
+    if result != 0 || answer.stx_mask & libc::STATX_DIOALIGN == 0 {
+        return Some(USUAL_ALIGNMENT_BYTES);
+    }
+    let alignment = answer.stx_dio_mem_align.max(answer.stx_dio_offset_align);
+    let is_usable = answer.stx_dio_offset_align > 0 && alignment.is_power_of_two();
+    is_usable.then_some(u64::from(alignment))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_maps_are_read() {
+        let line = "7f0a00000000-7f0a10000000 r--s 00001000 fd:01 131  /models/a b.gguf";
+        let mapping = parse(line).unwrap();
+        assert_eq!(mapping.path, Path::new("/models/a b.gguf"));
+        assert_eq!((mapping.start, mapping.end), (0x7f0a00000000, 0x7f0a10000000));
+        assert_eq!((mapping.file_offset, mapping.inode), (0x1000, 131));
+        assert_eq!(mapping.device, (0xfd, 1));
+        for line in [
+            "7f0a00000000-7f0a10000000 r-xp 00000000 fd:01 7 /usr/lib/libc.so.6",
+            "7f0a00000000-7f0a10000000 rw-p 00000000 00:00 0 ",
+            "7f0a00000000-7f0a10000000 rw-p 00000000 00:00 0 [heap]",
+            "nonsense",
+            "",
+        ] {
+            assert_eq!(parse(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_changes_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        std::fs::write(&path, [1; 4096]).unwrap();
+        let mapping = Mapping {
+            start: 0,
+            end: 4096,
+            file_offset: 0,
+            device: (0, 0),
+            inode: std::fs::metadata(&path).unwrap().ino(),
+            path: path.clone(),
+        };
+        let (files, _) = Files::open(&[&mapping], Cache::Used).unwrap();
+        files.check().unwrap();
+        std::fs::write(&path, [1; 4095]).unwrap();
+        let text = files.check().unwrap_err().to_string();
+        assert!(text.contains("changed while it was read"), "{text}");
+        std::fs::rename(&path, folder.path().join("gone")).unwrap();
+        assert!(Files::open(&[&mapping], Cache::Used).is_err());
+        std::fs::write(&path, "another").unwrap();
+        assert!(Files::open(&[&mapping], Cache::Used).is_err());
+    }
+}

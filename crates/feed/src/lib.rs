@@ -1,0 +1,42 @@
+//! Carries a plan out: weights larger than memory are fed to llama.cpp, which nobody
+//! modified and which does not notice.
+//!
+//! ```text
+//! hook      around ggml_graph_compute: a point before each step
+//!   feeder    what is needed at a point is waited for, and tensors are pointed at it
+//!     weights   tensors that lie in a mapped file       schedule  a graph's needs
+//!     setup     the budget is shared out (crate plan)   memory    huge pages
+//!     pump      a thread that reads ahead, in order, into a ring
+//!     experts   slices, read when the router has spoken, and their cache
+//!       reader    io_uring or threads; short and failed reads
+//! ```
+//!
+//! Safety in one sentence: a tensor always points at bytes that are those of the file,
+//! whoever reads it when, because it is pointed away from a place before that place is
+//! given back, and at a place only after it was read.
+
+mod cache;
+mod depth;
+mod error;
+mod experts;
+mod faults;
+mod feeder;
+mod files;
+pub mod hook;
+mod memory;
+mod pump;
+mod reader;
+mod routing;
+mod schedule;
+mod setup;
+mod stats;
+mod weights;
+
+pub use error::FeedError;
+pub use faults::Faults;
+pub use feeder::Feeder;
+pub use files::Method;
+pub use memory::private_bytes;
+pub use routing::Distribution;
+pub use setup::{MARGIN_BYTES, Props, Shares};
+pub use stats::{Snapshot, Stats};

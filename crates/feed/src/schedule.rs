@@ -1,0 +1,192 @@
+//! A graph as a schedule: which step needs which weight, and where experts are chosen.
+//!
+//! Ticks come after each step, before its barrier. *Point* `p` is the tick of step
+//! `p - 1` (point 0 is before the graph): the steps up to `p - 2` are over on all
+//! threads, and step `p` has not begun on any. So what step `p` needs has to be there
+//! at point `p`, and what step `p - 2` needed is free.
+
+use std::collections::HashMap;
+
+use ggml::{Graph, Op, OpNumbers, RawTensor, StepNodes, Tensor, TickRules, executed_steps_under};
+
+use crate::weights::{Weights, nodes_of};
+
+/// A weight that a step needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    pub step: u32,
+    pub weight: u32,
+    /// Tensors to be pointed at it, as a range of `Schedule::pointers`.
+    pub pointers: (u32, u32),
+}
+
+/// A tensor that lies `offset` bytes inside of a weight, and what it points to when
+/// nobody feeds.
+#[derive(Clone, Copy, Debug)]
+pub struct Pointer {
+    pub tensor: *mut RawTensor,
+    pub offset: u64,
+    pub is_root: bool,
+}
+
+/// A layer's choice of experts, and the nodes that follow it.
+#[derive(Clone, Debug)]
+pub struct Routing {
+    /// The tensor with the ids.
+    pub ids: *mut RawTensor,
+    /// The first point at which they are there.
+    pub known_at: u32,
+    pub nodes: Vec<RoutedNode>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct RoutedNode {
+    pub node: *mut RawTensor,
+    pub step: u32,
+    pub weight: Option<u32>,
+}
+
+/// What an evaluation of a graph does.
+#[derive(Default)]
+pub struct Schedule {
+    key: Key,
+    /// By step.
+    pub needs: Vec<Need>,
+    pub pointers: Vec<Pointer>,
+    pub routings: Vec<Routing>,
+    /// Most tokens that one choice of experts is for.
+    pub tokens: u64,
+}
+
+// SAFETY: the pointers are of the graph that is being computed, by one thread.
+unsafe impl Send for Schedule {}
+
+/// What says that a graph is the one that was seen before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Key {
+    uid: u64,
+    nodes: usize,
+    first: usize,
+    last: usize,
+}
+
+impl Key {
+    fn of(graph: Graph<'_>) -> Key {
+        let mut nodes = graph.nodes();
+        let address = |node: Option<Tensor<'_>>| node.map_or(0, |node| node.as_ptr() as usize);
+        Key {
+            uid: graph.uid(),
+            nodes: nodes.len(),
+            first: address(nodes.next()),
+            last: address(nodes.last()),
+        }
+    }
+}
+
+/// Nodes and steps of a graph.
+pub fn walk<'g>(
+    graph: Graph<'g>,
+    ops: &OpNumbers,
+    rules: TickRules,
+) -> (Vec<Tensor<'g>>, Vec<StepNodes>) {
+    let nodes: Vec<Tensor<'g>> = graph.nodes().collect();
+    let use_count = |tensor| graph.use_count(tensor);
+    let steps = executed_steps_under(rules, &nodes, |node| ops.op_of(node), use_count);
+    (nodes, steps)
+}
+
+impl Schedule {
+    pub fn is_of(&self, graph: Graph<'_>) -> bool {
+        self.key.uid != 0 && self.key == Key::of(graph)
+    }
+
+    pub fn build(
+        graph: Graph<'_>,
+        ops: &OpNumbers,
+        rules: TickRules,
+        weights: Option<&Weights>,
+    ) -> Schedule {
+        let (nodes, steps) = walk(graph, ops, rules);
+        let mut schedule = Schedule {
+            key: Key::of(graph),
+            ..Schedule::default()
+        };
+        let mut made_at: HashMap<*const RawTensor, u32> = HashMap::new();
+        let mut routing_of: HashMap<*const RawTensor, usize> = HashMap::new();
+        for (number, &step) in steps.iter().enumerate() {
+            let number = number as u32;
+            for node in nodes_of(&nodes, step) {
+                made_at.insert(node.root().as_ptr(), number);
+                if node.is_empty() {
+                    continue;
+                }
+                let op = ops.op_of(node);
+                if op == Op::MUL_MAT_ID
+                    && let Some(ids) = node.src(2)
+                {
+                    schedule.route(number, node, ids, weights, &made_at, &mut routing_of);
+                }
+                if let Some(weights) = weights {
+                    schedule.need(number, op, node, weights);
+                }
+            }
+        }
+        schedule
+    }
+
+    fn need(&mut self, step: u32, op: Op, node: Tensor<'_>, weights: &Weights) {
+        for (slot, src) in node.srcs() {
+            // Rows that are looked up are few, and come from the file.
+            if op == Op::GET_ROWS && slot == 0 {
+                continue;
+            }
+            let Some(weight) = weights.find(src) else {
+                continue;
+            };
+            let is_root = src.view_src().is_none();
+            let pointer = Pointer {
+                tensor: src.as_ptr().cast_mut(),
+                offset: match is_root {
+                    true => 0,
+                    false => src.offset_in_root(),
+                },
+                is_root,
+            };
+            let at = self.pointers.len() as u32;
+            self.pointers.push(pointer);
+            self.needs.push(Need {
+                step,
+                weight,
+                pointers: (at, at + 1),
+            });
+        }
+    }
+
+    fn route(
+        &mut self,
+        step: u32,
+        node: Tensor<'_>,
+        ids: Tensor<'_>,
+        weights: Option<&Weights>,
+        made_at: &HashMap<*const RawTensor, u32>,
+        routing_of: &mut HashMap<*const RawTensor, usize>,
+    ) {
+        let weight = node.src(0).and_then(|src| weights?.find(src));
+        let &mut at = routing_of.entry(ids.as_ptr()).or_insert_with(|| {
+            // Complete when the step after the one that makes them ticks.
+            let known_at = made_at.get(&ids.root().as_ptr()).map_or(0, |made| made + 2);
+            self.routings.push(Routing {
+                ids: ids.as_ptr().cast_mut(),
+                known_at,
+                nodes: Vec::new(),
+            });
+            self.routings.len() - 1
+        });
+        self.tokens = self.tokens.max(ids.extent(1));
+        self.routings[at].nodes.push(RoutedNode {
+            node: node.as_ptr().cast_mut(),
+            step,
+            weight,
+        });
+    }
+}

@@ -1,0 +1,316 @@
+//! Shares the memory out, when the first graph has shown the weights and the model's
+//! own buffers are made.
+
+
+use plan::{Choice, Machine, Plan, Policy, Strategies, Use, Wanted, Weight, choose_for};
+
+use crate::depth::Depth;
+use crate::error::FeedError;
+use crate::experts::{Experts, Layout};
+use crate::faults::Faults;
+use crate::files::{Cache, Method};
+use crate::memory::{Refused, Region, TouchAhead, private_bytes};
+use crate::pump::{Pump, RingPlace};
+use crate::reader::Reader;
+use crate::routing::Distribution;
+use crate::stats::Stats;
+use crate::weights::{Fate, Usage, Weights};
+
+/// Kept free of the budget: page tables, the pages of the program and of rows that are
+/// looked up, queues of the kernel.
+pub const MARGIN_BYTES: u64 = 40 << 20;
+/// A batch's experts are read whole through a ring of this many of the largest.
+const WHOLE_RING_TENSORS: u64 = 3;
+/// Reads of slices in flight at most: the kernel queues what the disk does not take.
+const EXPERT_DEPTH: u32 = 256;
+
+/// How to feed.
+#[derive(Clone)]
+pub struct Props {
+    /// Memory for the whole process.
+    pub budget_bytes: u64,
+    pub strategies: Strategies,
+    /// What a plan file says; chosen here without one.
+    pub plan: Option<Plan>,
+    pub policy: Policy,
+    pub block_bytes: u32,
+    pub depth: u32,
+    /// What the machine can do, as far as that is known.
+    pub machine: Machine,
+    /// For the comparison at the end.
+    pub predicted_tokens_per_second: Option<f64>,
+    /// Not a better one than this.
+    pub method: Method,
+    pub faults: Option<Faults>,
+    /// Experts that are drawn instead of what the router says.
+    pub routing: Option<Distribution>,
+    pub routing_seed: u64,
+    pub keeps_routing: bool,
+}
+
+impl Props {
+    pub(crate) fn cache(&self) -> Cache {
+        match self.method {
+            Method::IoUringDirect | Method::PreadDirect => Cache::PassedBy,
+            Method::PreadBuffered => Cache::Used,
+        }
+    }
+}
+
+/// The memory, and who fills it. Those who write to it are dropped first.
+pub struct Memory {
+    pub(crate) pump: Pump,
+    pub(crate) experts: Option<Experts>,
+    pub(crate) ring: Option<Region>,
+    pub(crate) whole_ring: Option<RingPlace>,
+    _touch_ahead: Option<TouchAhead>,
+    _pins: Option<Region>,
+    _slots: Option<Region>,
+    pub shares: Shares,
+}
+
+/// Who got what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Shares {
+    pub budget_bytes: u64,
+    /// Private memory of the process when the first graph came: not for weights.
+    pub other_bytes: u64,
+    /// All weights but looked-up rows.
+    pub weight_bytes: u64,
+    pub pinned_bytes: u64,
+    pub ring_bytes: u64,
+    /// Bytes that go through the ring for each token.
+    pub streamed_bytes: u64,
+    pub expert_bytes: u64,
+    pub expert_slots: u32,
+    pub expert_pools: u32,
+    /// Left to the page cache, without looked-up rows.
+    pub mapped_bytes: u64,
+}
+
+pub(crate) fn set_up(
+    props: &Props,
+    weights: &mut Weights,
+    groups: &[Vec<u32>],
+    stats: &Stats,
+    notes: &mut Vec<String>,
+) -> Result<Memory, FeedError> {
+    let other_bytes = private_bytes();
+    let weights_bytes = props
+        .budget_bytes
+        .saturating_sub(other_bytes)
+        .saturating_sub(MARGIN_BYTES);
+    let choice = choice(props, weights, groups, weights_bytes, notes);
+    let alignment = weights.files.alignment_bytes;
+    let mut refused = Refused::default();
+    let mut region = |bytes: u64| -> Result<Option<Region>, FeedError> {
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let (region, not_granted) =
+            Region::new(bytes).map_err(|cause| FeedError::Memory { bytes, cause })?;
+        refused.huge_pages |= not_granted.huge_pages;
+        refused.lock |= not_granted.lock;
+        Ok(Some(region))
+    };
+
+    let spaces: Vec<u64> = choice
+        .pinned
+        .iter()
+        .map(|&w| {
+            let planned = weights.planned(w as u32, crate::pump::Place::Ring);
+            planned.bytes.next_multiple_of(alignment.max(64))
+        })
+        .collect();
+    let pins = region(spaces.iter().sum())?;
+    if let Some(pins) = &pins {
+        let mut at = 0;
+        for (&weight, &bytes) in choice.pinned.iter().zip(&spaces) {
+            weights.list[weight].fate = Fate::Pinned {
+                address: pins.place(at, bytes),
+                is_loaded: false,
+            };
+            at += bytes;
+        }
+    }
+    for &weight in &choice.streamed {
+        weights.list[weight].fate = Fate::Streamed;
+    }
+    let ring = region(choice.ring_bytes)?;
+
+    let method = match weights.files.is_direct {
+        true => props.method,
+        false => Method::PreadBuffered,
+    };
+    if let Some(why) = weights.direct_refused.take() {
+        notes.push(format!("reads go through the page cache: {why}"));
+    }
+    let reader = |number: u64, depth: u32| {
+        let faults = props.faults.as_ref().map(|faults| faults.other(number));
+        Reader::new(weights.files.clone(), method, depth, stats.work.clone(), faults)
+            .map_err(FeedError::Start)
+    };
+    let (stream_reader, no_uring) = reader(0, props.depth * 4)?;
+    if let Some(why) = no_uring {
+        notes.push(format!("reads are made by threads, without io_uring: {why}"));
+    }
+    let depth = Depth::new(props.depth, props.block_bytes, props.machine.disk_bytes_per_second);
+    // SAFETY: regions outlive the pump (order of fields), and each place is used once.
+    let pump = unsafe { Pump::start(stream_reader, props.block_bytes, depth)? };
+
+    let mut slots = None;
+    let mut experts = None;
+    let mut whole_ring = None;
+    let mut touch_ahead = None;
+    if let Some(memory) = choice.experts.filter(|_| !choice.sliced.is_empty()) {
+        let (expert_reader, _) = reader(1, EXPERT_DEPTH)?;
+        let sliced: Vec<Vec<u32>> = groups
+            .iter()
+            .filter(|group| group.iter().all(|w| choice.sliced.contains(&(*w as usize))))
+            .cloned()
+            .collect();
+        // Room to move slices in, which the plan leaves out.
+        let rounding = u64::from(memory.pools) * u64::from(memory.slots + 2) * 4 * alignment;
+        slots = region(memory.bytes + rounding)?;
+        if let Some(slots) = &slots {
+            let layout = Layout {
+                pools: memory.pools,
+                slots: memory.slots,
+                policy: props.policy,
+                address: slots.place(0, slots.len()),
+                bytes: slots.len(),
+            };
+            touch_ahead = Some(slots.touch_ahead());
+            experts = Experts::new(weights, &sliced, layout, expert_reader, props.block_bytes);
+            let all = choice.sliced.iter().chain(&choice.streamed);
+            let largest = all
+                .map(|&w| weights.planned(w as u32, crate::pump::Place::Ring).bytes)
+                .max()
+                .unwrap_or(0);
+            whole_ring = (experts.is_some() && largest * WHOLE_RING_TENSORS <= slots.len())
+                .then_some(RingPlace {
+                    address: layout.address,
+                    bytes: largest * WHOLE_RING_TENSORS,
+                });
+        }
+        if experts.is_none() {
+            notes.push("the experts' slices do not fit into slots: left to the page cache".into());
+        }
+    }
+    for weight in &weights.list {
+        if weight.usage == Usage::Rows && weight.fate == Fate::Mapped {
+            advise_random(weight.original, weight.bytes);
+        }
+    }
+    if refused.huge_pages {
+        notes.push("the kernel has no huge pages: reading costs more of the processor".into());
+    }
+    if refused.lock {
+        notes.push(
+            "memory could not be locked (ulimit -l): under pressure it may be swapped out".into(),
+        );
+    }
+    let sum = |list: &[usize]| list.iter().map(|&w| weights.list[w].bytes).sum::<u64>();
+    let is_read = |w: &&usize| weights.list[**w].usage != Usage::Rows;
+    let mapped: Vec<usize> = choice.mapped.iter().filter(is_read).copied().collect();
+    let all: Vec<usize> = (0..weights.list.len()).collect();
+    let shares = Shares {
+        budget_bytes: props.budget_bytes,
+        other_bytes,
+        weight_bytes: sum(&all.iter().filter(is_read).copied().collect::<Vec<_>>()),
+        pinned_bytes: sum(&choice.pinned),
+        ring_bytes: ring.as_ref().map_or(0, Region::len),
+        streamed_bytes: sum(&choice.streamed),
+        expert_bytes: slots.as_ref().map_or(0, Region::len),
+        expert_slots: choice.experts.map_or(0, |e| e.slots),
+        expert_pools: choice.experts.map_or(0, |e| e.pools),
+        mapped_bytes: sum(&mapped),
+    };
+    Ok(Memory {
+        pump,
+        experts,
+        ring,
+        whole_ring,
+        _touch_ahead: touch_ahead,
+        _pins: pins,
+        _slots: slots,
+        shares,
+    })
+}
+
+/// As the plan says, if there is one and it fits; or the best.
+fn choice(
+    props: &Props,
+    weights: &Weights,
+    groups: &[Vec<u32>],
+    weights_bytes: u64,
+    notes: &mut Vec<String>,
+) -> Choice {
+    let alignment_bytes = weights.files.alignment_bytes;
+    let facts: Vec<Weight> = (0u32..)
+        .zip(&weights.list)
+        .map(|(number, weight)| {
+            let layer = groups.iter().position(|group| group.contains(&number));
+            Weight {
+                name: weight.name.clone(),
+                bytes: weight.bytes,
+                layer: layer.map(|layer| layer as u32),
+                usage: match weight.usage {
+                    Usage::Rows => Use::Rows,
+                    // Experts that no layer routes to alone are read whole.
+                    Usage::Experts { .. } if layer.is_none() => Use::Whole,
+                    Usage::Whole => Use::Whole,
+                    Usage::Experts {
+                        count,
+                        used,
+                        slice_bytes,
+                    } => Use::Experts {
+                        count,
+                        used,
+                        slice_bytes,
+                    },
+                },
+            }
+        })
+        .collect();
+    if let Some(plan) = &props.plan {
+        let mut planned = plan.choice(&facts);
+        // In the file's facts they may be what the graph does not make of them.
+        let is_sliced = |w: &usize| matches!(facts[*w].usage, Use::Experts { .. });
+        let (sliced, other) = planned.sliced.iter().copied().partition(is_sliced);
+        planned.sliced = sliced;
+        planned.mapped.extend::<Vec<usize>>(other);
+        let pinned = planned.pinned.iter().map(|&w| weights.list[w].bytes);
+        let experts = planned.experts.map_or(0, |e| e.bytes);
+        let wanted = pinned.sum::<u64>() + planned.ring_bytes + experts;
+        if wanted <= weights_bytes {
+            return planned;
+        }
+        notes.push(format!(
+            "the plan wants {wanted} bytes for weights and {weights_bytes} are left of the budget: \
+             shared out anew"
+        ));
+    }
+    let wanted = Wanted {
+        weights_bytes,
+        strategies: props.strategies,
+        read_bytes: u64::from(props.block_bytes),
+        depth: props.depth,
+        alignment_bytes,
+    };
+    choose_for(&facts, &wanted, &props.machine)
+}
+
+/// Rows are looked up here and there: reading ahead of them is for nothing.
+fn advise_random(address: usize, bytes: u64) {
+    const PAGE_BYTES: usize = 4096;
+    let start = address.next_multiple_of(PAGE_BYTES);
+    let end = (address + bytes as usize) / PAGE_BYTES * PAGE_BYTES;
+    if start < end {
+        // SAFETY: advice about whole pages of a file's mapping.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_RANDOM) };
+    }
+}
+
+
+

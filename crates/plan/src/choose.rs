@@ -1,0 +1,234 @@
+//! Weights and memory in; what is pinned, streamed, cached and left alone out.
+//!
+//! Decoding is a cyclic scan: whatever is kept saves its size once a token, whichever
+//! weight it is. So memory is shared out in this order:
+//!
+//! 1. small weights are pinned: reading them costs a request and saves no memory;
+//! 2. the least slot memory with which experts can be read slice by slice;
+//! 3. weights that every token reads whole: pinned, as many as fit beside the ring
+//!    that the rest is streamed through;
+//! 4. slots for experts: all that is left.
+//!
+//! Pinned, ring and slots together never exceed [`Wanted::weights_bytes`].
+
+mod slots;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use crate::predict::Machine;
+
+pub use slots::{Layer, layers_of, pool_of, pool_slot_bytes};
+
+/// Weights below this are pinned wherever memory allows.
+pub const SMALL_BYTES: u64 = 256 << 10;
+
+/// A ring with less room than this many of its largest weights can deadlock: one is
+/// being computed on, one is freed only a step later, one is being read.
+pub const RING_WEIGHTS: u64 = 3;
+
+/// One weight tensor, in the order of first use within a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weight {
+    pub name: String,
+    pub bytes: u64,
+    pub layer: Option<u32>,
+    pub usage: Use,
+}
+
+/// How a token uses a weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// A few rows are looked up (the token embedding): it stays in the file.
+    Rows,
+    /// All of it, once a token.
+    Whole,
+    /// `used` of `count` slices of `slice_bytes`.
+    Experts {
+        count: u32,
+        used: u32,
+        slice_bytes: u64,
+    },
+}
+
+/// Which strategies may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Strategies {
+    pub pin: bool,
+    pub stream: bool,
+    pub experts: bool,
+}
+
+/// What there is to share out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Memory for weights: pinned, ring and expert slots together.
+    pub weights_bytes: u64,
+    pub strategies: Strategies,
+    /// Bytes of one read, and reads in flight.
+    pub read_bytes: u64,
+    pub depth: u32,
+    /// Offsets and lengths of direct reads are multiples of this.
+    pub alignment_bytes: u64,
+}
+
+/// Indices into the weights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Read once and kept.
+    pub pinned: Vec<usize>,
+    /// Read for each token through the ring, in this order.
+    pub streamed: Vec<usize>,
+    /// Read slice by slice into slots.
+    pub sliced: Vec<usize>,
+    /// Left to the page cache.
+    pub mapped: Vec<usize>,
+    pub ring_bytes: u64,
+    pub experts: Option<ExpertMemory>,
+}
+
+/// Slots for expert slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertMemory {
+    /// Pools; the layers are dealt out to them in order. One per layer where
+    /// memory allows, fewer where layers have to share.
+    pub pools: u32,
+    /// Slots of each pool; a slot holds one expert: all slices that bear its number.
+    pub slots: u32,
+    pub bytes: u64,
+}
+
+/// Memory that a weight or slice takes when it is read directly: the aligned superset
+/// of its bytes, wherever it starts.
+pub fn superset_bytes(bytes: u64, alignment_bytes: u64) -> u64 {
+    let alignment = alignment_bytes.max(1);
+    let padded = bytes.saturating_add(alignment.saturating_mul(2));
+    padded.div_ceil(alignment).saturating_mul(alignment)
+}
+
+/// The smallest ring that keeps the disk busy: half as much again as is in flight.
+pub fn least_ring_bytes(read_bytes: u64, depth: u32) -> u64 {
+    let reads = u64::from(depth.max(1)).saturating_mul(3).div_ceil(2);
+    read_bytes.max(1).saturating_mul(reads)
+}
+
+/// Rings that are tried: a larger one leaves less for pins, but reading runs further
+/// ahead of long stretches of pinned weights, and weights of all sizes go through it.
+const RINGS_BYTES: [u64; 7] = [0, 64 << 20, 96 << 20, 128 << 20, 192 << 20, 256 << 20, 384 << 20];
+/// A larger ring has to gain so much.
+const RING_GAIN: f64 = 0.995;
+
+/// The best use of the memory that is there, on the machine that is there. Lists are in
+/// execution order.
+pub fn choose_for(weights: &[Weight], wanted: &Wanted, machine: &Machine) -> Choice {
+    let mut best: Option<(f64, Choice)> = None;
+    for ring_bytes in RINGS_BYTES {
+        let choice = choose_with(weights, wanted, ring_bytes);
+        let predicted = crate::predict::predict(weights, &choice, machine, None);
+        let seconds = predicted.seconds_per_token.unwrap_or(0.0);
+        if choice.streamed.is_empty() {
+            return best.map_or(choice, |(_, best)| best);
+        }
+        if best.as_ref().is_none_or(|(least, _)| seconds < least * RING_GAIN) {
+            best = Some((seconds, choice));
+        }
+    }
+    best.map(|(_, choice)| choice).unwrap_or_default()
+}
+
+/// The use of memory that reads the least, whatever the machine.
+pub fn choose(weights: &[Weight], wanted: &Wanted) -> Choice {
+    choose_with(weights, wanted, 0)
+}
+
+fn choose_with(weights: &[Weight], wanted: &Wanted, least_ring: u64) -> Choice {
+    let strategies = wanted.strategies;
+    let superset = |i: usize| superset_bytes(weights[i].bytes, wanted.alignment_bytes);
+    let mut choice = Choice::default();
+    let (rows, rest): (Vec<_>, Vec<_>) =
+        (0..weights.len()).partition(|&i| weights[i].usage == Use::Rows);
+    choice.mapped = rows;
+    if !(strategies.pin || strategies.stream || strategies.experts) {
+        choice.mapped.extend(rest);
+        return choice.in_order();
+    }
+
+    let all: u128 = rest.iter().map(|&i| u128::from(superset(i))).sum();
+    if strategies.pin && all <= u128::from(wanted.weights_bytes) {
+        choice.pinned = rest;
+        return choice.in_order();
+    }
+
+    let mut left = wanted.weights_bytes;
+    let (small, large): (Vec<_>, Vec<_>) = rest
+        .into_iter()
+        .partition(|&i| weights[i].bytes < SMALL_BYTES);
+    for i in small {
+        if superset(i) <= left {
+            left -= superset(i);
+            choice.pinned.push(i);
+        } else {
+            choice.mapped.push(i);
+        }
+    }
+
+    let (experts, dense): (Vec<_>, Vec<_>) = large
+        .into_iter()
+        .partition(|&i| matches!(weights[i].usage, Use::Experts { .. }));
+    let layers = layers_of(weights, &experts, wanted.alignment_bytes);
+    let least_slots = if strategies.experts {
+        slots::least_bytes(&layers).filter(|&least| least <= left)
+    } else {
+        None
+    };
+
+    let mut groups = vec![];
+    if let Some(least) = least_slots {
+        left -= least;
+        choice.sliced = experts;
+        groups.push(dense);
+    } else if strategies.stream {
+        // Streamed whole, one is as good as the other.
+        let mut whole = dense;
+        whole.extend(experts);
+        whole.sort_unstable();
+        groups.push(whole);
+    } else {
+        // Left in the file, experts are read in part only: others first.
+        groups.extend([dense, experts]);
+    }
+    for group in groups {
+        let sizes: Vec<_> = group.iter().map(|&i| superset(i)).collect();
+        let split = split::split(&sizes, left, wanted, least_ring);
+        left -= split.used_bytes;
+        choice.ring_bytes += split.ring_bytes;
+        for (&i, place) in group.iter().zip(&split.places) {
+            match place {
+                split::Place::Pinned => choice.pinned.push(i),
+                split::Place::Streamed => choice.streamed.push(i),
+                split::Place::Mapped => choice.mapped.push(i),
+            }
+        }
+    }
+    if let Some(least) = least_slots {
+        choice.experts = Some(slots::deal(&layers, left + least));
+    }
+    choice.in_order()
+}
+
+impl Choice {
+    fn in_order(mut self) -> Choice {
+        for list in [
+            &mut self.pinned,
+            &mut self.streamed,
+            &mut self.sliced,
+            &mut self.mapped,
+        ] {
+            list.sort_unstable();
+        }
+        self
+    }
+}
