@@ -205,6 +205,11 @@ fn counters(run: &Run) -> Option<Counters> {
     })
 }
 
+/// The weights of a run in the order of their use.
+pub fn sequence_of(run: &Run) -> anyhow::Result<Sequence> {
+    Ok(read(run, &Options::default())?.1)
+}
+
 /// The facts alone, for a comparison, and from how many evaluations they are.
 pub fn facts_of(run: &Run) -> anyhow::Result<(Facts, u64)> {
     let (facts, sequence) = read(run, &Options::default())?;

@@ -18,6 +18,7 @@ mod engine_args;
 mod export;
 mod ingest;
 mod inspect;
+mod plan;
 mod planning;
 mod progress;
 mod record;
@@ -52,6 +53,7 @@ enum Command {
     Ingest(ingest::Args),
     Audit(audit::Args),
     Bench(bench::Args),
+    Plan(plan::Args),
     Run(run::Args),
     Doctor(doctor::Args),
 }
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Ingest(args) => ingest::run(args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
     };

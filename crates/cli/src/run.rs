@@ -19,7 +19,7 @@ use indicatif::HumanBytes;
 use kernelio::pressure::{MemoryLimit, drop_cache};
 use plan::{Machine, Plan, Strategies};
 
-pub use self::args::Args;
+pub use self::args::{Args, Memory, memory, policy};
 use self::{generation::Generation, report::Report};
 use crate::{
     engine_args::DEFAULT_TOKENS,

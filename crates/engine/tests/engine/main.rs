@@ -4,6 +4,7 @@
 mod audits;
 mod caches;
 mod children;
+mod feeding;
 mod fixtures;
 mod oracle;
 mod poison;

@@ -1,7 +1,7 @@
 //! One token after another against a disk of constant speed.
 //!
 //! Weights are used in order. The ring's reader runs ahead as far as the ring has room: a
-//! weight's room is free once the weight is computed. Reads that a token waits for (page
+//! weight's room is free once the step after its own is computed. Reads that a token waits for (page
 //! faults, slices of experts) go before those of the ring. What is left of the disk is
 //! the ring's.
 
@@ -63,6 +63,8 @@ pub(super) fn seconds_per_token(
     // When the slices of the layer in hand are there: of the last weight, of the others.
     let (mut last_there, mut first_there) = (0.0, 0.0);
     let mut now = 0.0f64;
+    // Of the last weight: its room is free when another step is done.
+    let mut used: Option<f64> = None;
     let mut before = 0.0;
     for _ in 0..TOKENS {
         before = now;
@@ -70,7 +72,7 @@ pub(super) fn seconds_per_token(
             match step.need {
                 Need::Nothing => {}
                 Need::Ring { bytes } => {
-                    let start = ring.make_room(bytes);
+                    let start = ring.make_room(bytes, now);
                     now = now.max(disk.read_behind(start, seconds(bytes)));
                 }
                 Need::Faults { bytes } => now = disk.read_now(now, seconds(bytes)),
@@ -84,8 +86,12 @@ pub(super) fn seconds_per_token(
                 }
             }
             now += step.compute_seconds;
-            if let Need::Ring { bytes } = step.need {
+            if let Some(bytes) = used.take() {
                 ring.computed(bytes, now);
+            }
+            if let Need::Ring { bytes } = step.need {
+                ring.take(bytes);
+                used = Some(bytes);
             }
         }
     }
@@ -110,10 +116,12 @@ impl Ring {
         }
     }
 
-    /// When there is room for so many bytes more.
-    fn make_room(&mut self, bytes: f64) -> f64 {
+    /// When there is room for so many bytes more; now, where the ring is too small for what
+    /// is in use.
+    fn make_room(&mut self, bytes: f64, now: f64) -> f64 {
         while self.used + bytes > self.bytes {
             let Some((oldest, computed)) = self.weights.pop_front() else {
+                self.free_at = self.free_at.max(now);
                 break;
             };
             self.used -= oldest;
@@ -122,8 +130,11 @@ impl Ring {
         self.free_at
     }
 
-    fn computed(&mut self, bytes: f64, at: f64) {
+    fn take(&mut self, bytes: f64) {
         self.used += bytes;
+    }
+
+    fn computed(&mut self, bytes: f64, at: f64) {
         self.weights.push_back((bytes, at));
     }
 }

@@ -1,0 +1,367 @@
+//! `tensorscope plan`: what to keep, what to stream, what to cache, and what that gives.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use analysis::experts_cache::RoutingSequence;
+use anyhow::{anyhow, bail};
+use gguf::GgmlType;
+use indicatif::HumanBytes;
+use plan::{Machine, Plan, Policy, Strategies, Use};
+use rundir::Run;
+
+use crate::{
+    analyse::{read_ceilings, sequence_of},
+    export::{create_new, open_run},
+    planning::{self, Answer, Question},
+    run::{Memory, memory, policy, strategies},
+    text::size,
+};
+
+/// Plan how to run a model larger than memory, and predict what that gives
+///
+/// Says what to keep in memory, what to read for each token in which order through how
+/// large a ring, and how many slots each layer's experts get; the tokens per second and
+/// the bytes per token that follow, those of llama.cpp alone, and what the hardware
+/// allows. When it will not help it says why.
+///
+/// From a run it takes the order of use, the time to compute a token and the routing, on
+/// which the policies of the experts' cache are simulated. From a model alone these are
+/// estimates: good for dense models; a mixture's experts are taken to be used evenly.
+///
+/// The plan is a JSON file to read, edit and give to `tensorscope run --plan`
+/// (docs/feeding.md). Nothing is run; the disk is read for 0.15 s to know its speed,
+/// unless --disk or --ceilings says it.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope plan RUN --memory 4G
+  tensorscope plan model.gguf --memory 50% -o my.plan
+  tensorscope run --plan my.plan -m model.gguf -p 'Once upon a time'
+  tensorscope plan RUN --memory 6G --ceilings ceilings.json --json | jq .predicted")]
+pub struct Args {
+    /// Run directory, or model file
+    #[arg(value_name = "RUN|MODEL")]
+    source: PathBuf,
+
+    /// Memory for the whole program: 4G, 1500M, or 50% of the model
+    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    memory: Memory,
+
+    /// Which strategies may be used: pin, stream, experts; or all
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = strategies)]
+    strategy: Strategies,
+
+    /// Which expert makes room for another: lru, lfu, lfu_aged [default: the best on the
+    /// run's routing]
+    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    policy: Option<Policy>,
+
+    /// Context size in tokens, which decides on the KV cache
+    #[arg(short, long = "ctx-size", value_name = "N", default_value_t = 2048)]
+    context: u32,
+
+    /// Most tokens of one graph evaluation, which decides on buffers
+    #[arg(long = "ubatch-size", value_name = "N", default_value_t = 512)]
+    micro_batch: u32,
+
+    /// Bytes per second of the disk: 2.1G [default: measured]
+    #[arg(long, value_name = "RATE", value_parser = size, conflicts_with = "ceilings")]
+    disk: Option<u64>,
+
+    /// What `bench ceilings -o` measured
+    #[arg(long, value_name = "FILE")]
+    ceilings: Option<PathBuf>,
+
+    /// Seconds that computing a token takes with all weights in memory [default: of the
+    /// run's tokens a fast one; of a model, by its bytes]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    compute: Option<f64>,
+
+    /// Threads, for the estimate [default: all cores]
+    #[arg(short, long, value_name = "N")]
+    threads: Option<u16>,
+
+    /// Write the plan to a file; it must not exist
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Print the plan itself
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let run = match args.source.is_dir() {
+        true => Some(open_run(&args.source)?),
+        false => None,
+    };
+    let model = match &run {
+        None => gguf::Model::open(&args.source)?,
+        Some(run) => model_of(run)?,
+    };
+    let sequence = run.as_ref().map(sequence_of).transpose()?;
+    let routing = sequence.as_ref().map(RoutingSequence::of);
+    let threads = args.threads.map_or_else(
+        || std::thread::available_parallelism().map_or(1, |n| n.get()),
+        usize::from,
+    );
+    let measured = sequence.as_ref().and_then(planning::compute_seconds);
+    let compute = args
+        .compute
+        .or(measured)
+        .unwrap_or_else(|| planning::guessed_compute_seconds(&model, threads));
+    let mut weights = plan::weights_of(&model);
+    if let Some(sequence) = &sequence {
+        weights = planning::in_order_of(sequence, weights);
+    }
+    let first = &model.files()[0].path;
+    let disk = disk(&args, first)?;
+    let question = Question {
+        budget_bytes: args.memory.of(model.len_bytes())?,
+        other_bytes: planning::other_bytes(
+            &model,
+            GgmlType::F16,
+            u64::from(args.context),
+            u64::from(args.micro_batch.min(args.context)),
+        ),
+        strategies: args.strategy,
+        machine: Machine {
+            compute_seconds_per_token: Some(compute),
+            stock_amplification: amplification(first, &weights),
+            ..Machine::new(disk)
+        },
+        routing: routing.as_ref().filter(|routing| !routing.uses.is_empty()),
+        policy: args.policy,
+        model: &model,
+        weights,
+    };
+    let mut answer = question.answer();
+    notes(&mut answer, &args, &question, run.as_ref(), measured);
+    let json = answer.plan.to_json();
+    if let Some(path) = &args.output {
+        let mut file = create_new(path)?;
+        std::io::Write::write_all(&mut file, json.as_bytes())
+            .map_err(|error| anyhow!("{}: cannot write: {}", path.display(), error.kind()))?;
+    }
+    match args.json {
+        true => crate::print(&json)?,
+        false => crate::print(&page(&answer, &question))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The model that a run was recorded with, if it is still there.
+fn model_of(run: &Run) -> anyhow::Result<gguf::Model> {
+    let described = run.metadata().and_then(|metadata| metadata.model.as_ref());
+    let file = described.and_then(|model| model.files.first());
+    let (Some(described), Some(file)) = (described, file) else {
+        bail!("the run does not say which model it is of; give the model file instead");
+    };
+    let model = gguf::Model::open(Path::new(&file.path))?;
+    if model.len_bytes() != described.size_bytes {
+        bail!(
+            "{}: is not the model of the run any more (its size differs)",
+            file.path
+        );
+    }
+    Ok(model)
+}
+
+fn disk(args: &Args, file: &Path) -> anyhow::Result<f64> {
+    if let Some(rate) = args.disk {
+        if rate == 0 {
+            bail!("--disk: a disk that reads nothing needs no plan");
+        }
+        return Ok(rate as f64);
+    }
+    if let Some(path) = &args.ceilings {
+        return Ok(read_ceilings(path)?.disk.bytes_per_second as f64);
+    }
+    planning::disk_rate(file).ok_or_else(|| {
+        anyhow!("the disk's speed cannot be measured; say it, for instance --disk 2G")
+    })
+}
+
+/// What the kernel reads ahead for each byte of an expert that is touched.
+fn amplification(file: &Path, weights: &[plan::Weight]) -> f64 {
+    let machine = rundir::machine::describe(Some(file));
+    let ahead = machine.model_disk.and_then(|disk| disk.read_ahead_bytes);
+    let slices = weights.iter().filter_map(|weight| match weight.usage {
+        Use::Experts { slice_bytes, .. } => Some(slice_bytes),
+        _ => None,
+    });
+    match (ahead, slices.min()) {
+        (Some(ahead), Some(slice)) => 1.0 + ahead as f64 / slice.max(1) as f64,
+        _ => 1.0,
+    }
+}
+
+fn notes(
+    answer: &mut Answer,
+    args: &Args,
+    question: &Question<'_>,
+    run: Option<&Run>,
+    measured: Option<f64>,
+) {
+    let mut notes = Vec::new();
+    notes.extend(answer.why_not.clone());
+    if args.compute.is_none() && measured.is_none() {
+        notes.push(
+            "the time to compute a token is an estimate by bytes and cores; record a run, or say \
+             it with --compute"
+                .to_owned(),
+        );
+    }
+    let limit = run
+        .and_then(Run::metadata)
+        .and_then(|metadata| metadata.underneath.as_ref()?.memory_limit_bytes);
+    if limit.is_some() && args.compute.is_none() {
+        notes.push(
+            "the run was recorded under memory pressure, so computing seems slower than it is"
+                .to_owned(),
+        );
+    }
+    if answer.plan.experts.is_some() && answer.policies.is_none() {
+        notes.push(match question.routing {
+            None => "experts are taken to be used evenly; record a run for their real use".into(),
+            Some(_) => {
+                "layers share slots, so no policy was simulated: experts are taken to be read \
+                 each time"
+                    .into()
+            }
+        });
+    }
+    answer.plan.notes = notes;
+}
+
+fn page(answer: &Answer, question: &Question<'_>) -> String {
+    let Plan {
+        memory,
+        ring,
+        predicted,
+        assumed,
+        ..
+    } = &answer.plan;
+    let plan = &answer.plan;
+    let bytes_of = |names: &[String]| -> u64 {
+        let is_in = |w: &&plan::Weight| w.usage != Use::Rows && names.contains(&w.name);
+        question.weights.iter().filter(is_in).map(|w| w.bytes).sum()
+    };
+    let mut out = String::new();
+    let mut line = |title: &str, text: String| {
+        let _ = writeln!(out, "{title:<10} {text}");
+    };
+    line(
+        "model",
+        format!(
+            "{}, {} of weights",
+            plan.made_for.model,
+            HumanBytes(predicted.weight_bytes)
+        ),
+    );
+    line(
+        "memory",
+        format!(
+            "{}: {} for weights, {} for caches, buffers and the program",
+            HumanBytes(memory.budget_bytes),
+            HumanBytes(memory.weights_bytes),
+            HumanBytes(memory.other_bytes)
+        ),
+    );
+    line(
+        "keep",
+        format!(
+            "{} in {} weights",
+            HumanBytes(bytes_of(&plan.pin)),
+            plan.pin.len()
+        ),
+    );
+    if !plan.stream.is_empty() {
+        line(
+            "stream",
+            format!(
+                "{} in {} weights, through a ring of {}: reads of {}, {} in flight",
+                HumanBytes(bytes_of(&plan.stream)),
+                plan.stream.len(),
+                HumanBytes(ring.bytes),
+                HumanBytes(ring.read_bytes),
+                ring.depth
+            ),
+        );
+    }
+    if let Some(experts) = &plan.experts {
+        line(
+            "experts",
+            format!(
+                "{} of {} read slice by slice, into {} pools of {} slots ({}), {}",
+                HumanBytes(bytes_of(&plan.sliced)),
+                HumanBytes(predicted.weight_bytes),
+                experts.pools,
+                experts.slots,
+                HumanBytes(experts.bytes),
+                experts.policy
+            ),
+        );
+    }
+    if let Some(policies) = &answer.policies {
+        let percent = |rate: f64| format!("{:.1} %", rate * 100.0);
+        line(
+            "hit rates",
+            format!(
+                "on the run's routing: lru {}, lfu {}, lfu_aged {}; with knowledge of the future \
+                 (Belady) {}",
+                percent(policies.lru),
+                percent(policies.lfu),
+                percent(policies.lfu_aged),
+                percent(policies.belady)
+            ),
+        );
+    }
+    let mapped = bytes_of(&plan.mapped);
+    if mapped > 0 {
+        line("leave", format!("{} to the page cache", HumanBytes(mapped)));
+    }
+    let rate = |rate: Option<f64>| rate.map_or("?".into(), |rate| format!("{rate:.2} tokens/s"));
+    let compute = assumed
+        .compute_seconds_per_token
+        .map_or(String::new(), |s| format!(", {s:.3} s to compute a token"));
+    line(
+        "assumed",
+        format!(
+            "disk {:.2} GB/s{compute}",
+            assumed.disk_bytes_per_second / 1e9
+        ),
+    );
+    line(
+        "predicted",
+        format!(
+            "{}, {} read per token; the hardware allows {}",
+            rate(predicted.tokens_per_second),
+            HumanBytes(predicted.bytes_read_per_token),
+            rate(predicted.ceiling_tokens_per_second)
+        ),
+    );
+    line(
+        "without",
+        format!(
+            "{}, {} read per token (llama.cpp alone, in as much memory)",
+            rate(predicted.stock.tokens_per_second),
+            HumanBytes(predicted.stock.bytes_read_per_token)
+        ),
+    );
+    for note in &plan.notes {
+        line("mind", note.clone());
+    }
+    out
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('s').parse() {
+        Ok(seconds) if (1e-6..1e6).contains(&seconds) => Ok(seconds),
+        _ => Err(format!("`{text}` is no time; write for instance 0.25")),
+    }
+}
