@@ -25,7 +25,9 @@ fn main() {
 /// own: the one that is in use is locked.
 fn build_agent() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for layer in ["agent", "audit", "feed", "plan", "capture", "ggml", "trace", "gguf"] {
+    for layer in [
+        "agent", "audit", "feed", "plan", "capture", "ggml", "trace", "gguf",
+    ] {
         let folder = workspace.join("crates").join(layer);
         println!("cargo:rerun-if-changed={}", folder.join("src").display());
         println!(

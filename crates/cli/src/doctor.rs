@@ -197,7 +197,7 @@ fn block_events() -> Finding {
 }
 
 fn locked_memory() -> Finding {
-    let (what, used_by) = ("memlock", "nothing yet: it is for pinning weights");
+    let (what, used_by) = ("memlock", "run: weights that are kept stay out of swap");
     const TRIED_BYTES: usize = 1 << 30;
     let limit = match rundir::limits::describe().memlock_bytes {
         Some(Limit::Unlimited) => "unlimited".to_owned(),
@@ -242,7 +242,7 @@ fn locked_memory() -> Finding {
 }
 
 fn io_uring() -> Finding {
-    let (what, used_by) = ("io_uring", "`bench ceilings`");
+    let (what, used_by) = ("io_uring", "`run`, `bench ceilings`");
     // `struct io_uring_params` has 120 bytes.
     let mut parameters = [0u64; 15];
     // SAFETY: zeroed parameters of the right size; a ring of one entry.
@@ -336,7 +336,10 @@ fn memory_group() -> Option<(u32, PathBuf)> {
 }
 
 fn huge_pages() -> Finding {
-    let (what, used_by) = ("huge pages", "nothing yet: they are for pinning weights");
+    let (what, used_by) = (
+        "huge pages",
+        "run: reading weights costs less of the processor",
+    );
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let Some(text) = setting(path) else {
         return fails(

@@ -48,7 +48,7 @@ pub struct Args {
     source: PathBuf,
 
     /// Memory for the whole program: 4G, 1500M, or 50% of the model
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     memory: Memory,
 
     /// Which strategies may be used: pin, stream, experts; or all
@@ -78,7 +78,7 @@ pub struct Args {
 
     /// Seconds that computing a token takes with all weights in memory [default: of the
     /// run's tokens a fast one; of a model, by its bytes]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_hyphen_values = true)]
     compute: Option<f64>,
 
     /// Threads, for the estimate [default: all cores]

@@ -282,7 +282,11 @@ fn record(
     } else {
         Bar::OnTerminals
     };
-    let screen = Screen::new((prepared.generate.tokens * sequences) as u64, "recording", bar);
+    let screen = Screen::new(
+        (prepared.generate.tokens * sequences) as u64,
+        "recording",
+        bar,
+    );
     let print_line = screen.line_printer();
     let shown = directory.path().to_owned();
     let on_failure = move |error: &io::Error| {

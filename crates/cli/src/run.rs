@@ -8,11 +8,7 @@ use std::{process::ExitCode, time::Instant};
 
 use anyhow::Context as _;
 use engine::{
-    context::Context,
-    feeding::Feeding,
-    generate::generate,
-    loading::Loading,
-    model::Repack,
+    context::Context, feeding::Feeding, generate::generate, loading::Loading, model::Repack,
 };
 use feed::{Method, Props};
 use indicatif::HumanBytes;
@@ -264,4 +260,3 @@ pub fn strategy_names(strategies: Strategies) -> String {
         names => names.join(","),
     }
 }
-

@@ -89,7 +89,8 @@ impl Slots {
     }
 
     fn least_wanted(&self, among: impl Iterator<Item = usize>) -> Option<usize> {
-        let is_free = |at: &usize| self.slots[*at].key.is_none() || self.slots[*at].last_use < self.now;
+        let is_free =
+            |at: &usize| self.slots[*at].key.is_none() || self.slots[*at].last_use < self.now;
         among.filter(is_free).min_by_key(|&at| {
             let slot = &self.slots[at];
             let rank = match self.policy {

@@ -112,7 +112,11 @@ impl Experts {
         let pool_count = (layout.pools.max(1) as usize).min(groups.len().max(1));
         let mut layers = Vec::new();
         for (number, group) in groups.iter().enumerate() {
-            let count = group.iter().filter_map(|&w| slice_of(w)).map(|s| s.1).min()?;
+            let count = group
+                .iter()
+                .filter_map(|&w| slice_of(w))
+                .map(|s| s.1)
+                .min()?;
             layers.push(Layer {
                 pool: number * pool_count / groups.len(),
                 weights: group.clone(),
@@ -126,7 +130,9 @@ impl Experts {
             let roles = members().map(|layer| layer.weights.len()).max()?;
             let fewest = members().map(|layer| layer.count).min()?;
             let slots = layout.slots.min(fewest);
-            let slices = members().flat_map(|l| &l.weights).filter_map(|&w| slice_of(w));
+            let slices = members()
+                .flat_map(|l| &l.weights)
+                .filter_map(|&w| slice_of(w));
             let phases = match phases(slices.map(|s| s.0), alignment) {
                 n if slots >= n * LEAST_SLOTS_OF_A_PHASE => n,
                 _ => 1,
@@ -252,7 +258,8 @@ impl Experts {
                 let address = slice - slice % self.alignment as usize;
                 if slice != address + phase as usize {
                     let from = address + phase as usize;
-                    self.moves.push((role as u32, slice, from, slice_bytes as usize));
+                    self.moves
+                        .push((role as u32, slice, from, slice_bytes as usize));
                 }
                 let needed = phase + slice_bytes;
                 let bytes = needed.next_multiple_of(self.alignment);

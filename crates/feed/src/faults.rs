@@ -24,7 +24,7 @@ pub struct Faults {
 
 impl Faults {
     /// What happens to the next read.
-    pub fn next(&mut self) -> Option<Fault> {
+    pub fn draw(&mut self) -> Option<Fault> {
         let drawn = unit(&mut self.state);
         if drawn < self.fail {
             Some(Fault::Fails)
@@ -76,9 +76,7 @@ impl FromStr for Faults {
                         .ok_or_else(|| format!("`{pause}` is no pause; write 20ms"))?;
                 }
                 "seed" => {
-                    faults.state = value
-                        .parse()
-                        .map_err(|_| format!("`{value}` is no seed"))?;
+                    faults.state = value.parse().map_err(|_| format!("`{value}` is no seed"))?;
                 }
                 _ => return Err(format!("`{name}` is no fault: fail, short, slow, seed")),
             }
@@ -109,7 +107,7 @@ mod tests {
         let mut faults: Faults = "fail=0.1,short=0.2,slow=0.3:5ms,seed=9".parse().unwrap();
         let mut counts = [0; 4];
         for _ in 0..100_000 {
-            let at = match faults.next() {
+            let at = match faults.draw() {
                 Some(Fault::Fails) => 0,
                 Some(Fault::Short) => 1,
                 Some(Fault::Slow(pause)) => {
@@ -127,7 +125,15 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for text in ["", "fail", "fail=2", "fail=x", "slow=0.1:5", "seed=-1", "other=1"] {
+        for text in [
+            "",
+            "fail",
+            "fail=2",
+            "fail=x",
+            "slow=0.1:5",
+            "seed=-1",
+            "other=1",
+        ] {
             assert!(text.parse::<Faults>().is_err(), "{text}");
         }
     }

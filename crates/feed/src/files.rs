@@ -212,7 +212,10 @@ mod tests {
         let line = "7f0a00000000-7f0a10000000 r--s 00001000 fd:01 131  /models/a b.gguf";
         let mapping = parse(line).unwrap();
         assert_eq!(mapping.path, Path::new("/models/a b.gguf"));
-        assert_eq!((mapping.start, mapping.end), (0x7f0a00000000, 0x7f0a10000000));
+        assert_eq!(
+            (mapping.start, mapping.end),
+            (0x7f0a00000000, 0x7f0a10000000)
+        );
         assert_eq!((mapping.file_offset, mapping.inode), (0x1000, 131));
         assert_eq!(mapping.device, (0xfd, 1));
         for line in [

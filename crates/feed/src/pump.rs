@@ -129,11 +129,7 @@ impl Pump {
     /// Places of the programs and of the rings that it will be given are writable and
     /// not used otherwise as long as the pump lives, but for uses between `wait` and
     /// `release`.
-    pub unsafe fn start(
-        reader: Reader,
-        block_bytes: u32,
-        depth: Depth,
-    ) -> Result<Pump, FeedError> {
+    pub unsafe fn start(reader: Reader, block_bytes: u32, depth: Depth) -> Result<Pump, FeedError> {
         let shared = Arc::new(Shared::default());
         let for_thread = shared.clone();
         let thread = std::thread::Builder::new()
@@ -382,7 +378,10 @@ fn run(shared: &Shared, mut reader: Reader, block_bytes: u32, mut depth: Depth) 
         state.collect(room, block_bytes, &mut requests);
         if requests.is_empty() && reader.in_flight() == 0 {
             depth.pause();
-            state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = shared
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             continue;
         }
         let is_full = requests.len() == room;

@@ -45,7 +45,7 @@ pub struct Work {
 }
 
 enum Backend {
-    Uring(uring::Uring),
+    Uring(Box<uring::Uring>),
     Threads(threads::Threads),
 }
 
@@ -81,7 +81,7 @@ impl Reader {
         let mut refused = None;
         let backend = match method {
             Method::IoUringDirect => match uring::Uring::new(depth) {
-                Ok(uring) => Some(Backend::Uring(uring)),
+                Ok(uring) => Some(Backend::Uring(Box::new(uring))),
                 Err(error) => {
                     refused = Some(error.to_string());
                     None
@@ -182,7 +182,7 @@ impl Reader {
     fn complete(&mut self, slot: u32, result: i32) -> Result<Option<u64>, FeedError> {
         let active = &mut self.active[slot as usize];
         let request = active.request;
-        let result = match self.faults.as_mut().and_then(Faults::next) {
+        let result = match self.faults.as_mut().and_then(Faults::draw) {
             None => result,
             Some(Fault::Fails) => -libc::EIO,
             Some(Fault::Short) => result.min(self.files.alignment_bytes as i32),
@@ -414,7 +414,10 @@ mod tests {
         let always = Some("fail=1".parse().unwrap());
         let error = read_all(&mut reader(always), 300_000, 64 << 10).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("model: cannot read 65536 bytes at offset"), "{text}");
+        assert!(
+            text.contains("model: cannot read 65536 bytes at offset"),
+            "{text}"
+        );
         // More than there is.
         let error = read_all(&mut reader(None), 400_000, 64 << 10).unwrap_err();
         assert!(error.to_string().contains("ends before offset"), "{error}");

@@ -160,7 +160,10 @@ mod tests {
     #[test]
     fn draws_follow_their_distribution() {
         let uniform = counts(Distribution::Uniform, 32);
-        assert!(uniform.iter().all(|&n| (400..600).contains(&n)), "{uniform:?}");
+        assert!(
+            uniform.iter().all(|&n| (400..600).contains(&n)),
+            "{uniform:?}"
+        );
         let mut zipf = counts(Distribution::Zipf(1.0), 32);
         zipf.sort_unstable();
         assert!(zipf[31] > 5 * zipf[0], "{zipf:?}");

@@ -1,7 +1,6 @@
 //! Shares the memory out, when the first graph has shown the weights and the model's
 //! own buffers are made.
 
-
 use plan::{Choice, Machine, Plan, Policy, Strategies, Use, Wanted, Weight, choose_for};
 
 use crate::depth::Depth;
@@ -147,14 +146,26 @@ pub(crate) fn set_up(
     }
     let reader = |number: u64, depth: u32| {
         let faults = props.faults.as_ref().map(|faults| faults.other(number));
-        Reader::new(weights.files.clone(), method, depth, stats.work.clone(), faults)
-            .map_err(FeedError::Start)
+        Reader::new(
+            weights.files.clone(),
+            method,
+            depth,
+            stats.work.clone(),
+            faults,
+        )
+        .map_err(FeedError::Start)
     };
     let (stream_reader, no_uring) = reader(0, props.depth * 4)?;
     if let Some(why) = no_uring {
-        notes.push(format!("reads are made by threads, without io_uring: {why}"));
+        notes.push(format!(
+            "reads are made by threads, without io_uring: {why}"
+        ));
     }
-    let depth = Depth::new(props.depth, props.block_bytes, props.machine.disk_bytes_per_second);
+    let depth = Depth::new(
+        props.depth,
+        props.block_bytes,
+        props.machine.disk_bytes_per_second,
+    );
     // SAFETY: regions outlive the pump (order of fields), and each place is used once.
     let pump = unsafe { Pump::start(stream_reader, props.block_bytes, depth)? };
 
@@ -311,6 +322,3 @@ fn advise_random(address: usize, bytes: u64) {
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_RANDOM) };
     }
 }
-
-
-

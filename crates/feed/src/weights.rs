@@ -18,7 +18,11 @@ use crate::pump::{Place, Planned};
 pub enum Usage {
     Rows,
     Whole,
-    Experts { count: u32, used: u32, slice_bytes: u64 },
+    Experts {
+        count: u32,
+        used: u32,
+        slice_bytes: u64,
+    },
 }
 
 /// What becomes of a weight.
@@ -170,7 +174,10 @@ pub fn step_nodes<'a, 'g>(
     steps.iter().flat_map(move |&step| nodes_of(nodes, step))
 }
 
-pub fn nodes_of<'g>(nodes: &[Tensor<'g>], step: StepNodes) -> impl Iterator<Item = Tensor<'g>> + use<'g> {
+pub fn nodes_of<'g>(
+    nodes: &[Tensor<'g>],
+    step: StepNodes,
+) -> impl Iterator<Item = Tensor<'g>> + use<'g> {
     let (first, second) = match step {
         StepNodes::One(node) => (nodes[node], None),
         StepNodes::RmsNormMul { norm } => (nodes[norm], Some(nodes[norm + 1])),

@@ -117,7 +117,15 @@ pub fn least_ring_bytes(read_bytes: u64, depth: u32) -> u64 {
 
 /// Rings that are tried: a larger one leaves less for pins, but reading runs further
 /// ahead of long stretches of pinned weights, and weights of all sizes go through it.
-const RINGS_BYTES: [u64; 7] = [0, 64 << 20, 96 << 20, 128 << 20, 192 << 20, 256 << 20, 384 << 20];
+const RINGS_BYTES: [u64; 7] = [
+    0,
+    64 << 20,
+    96 << 20,
+    128 << 20,
+    192 << 20,
+    256 << 20,
+    384 << 20,
+];
 /// A larger ring has to gain so much.
 const RING_GAIN: f64 = 0.995;
 
@@ -132,7 +140,10 @@ pub fn choose_for(weights: &[Weight], wanted: &Wanted, machine: &Machine) -> Cho
         if choice.streamed.is_empty() {
             return best.map_or(choice, |(_, best)| best);
         }
-        if best.as_ref().is_none_or(|(least, _)| seconds < least * RING_GAIN) {
+        if best
+            .as_ref()
+            .is_none_or(|(least, _)| seconds < least * RING_GAIN)
+        {
             best = Some((seconds, choice));
         }
     }

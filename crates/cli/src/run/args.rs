@@ -47,7 +47,7 @@ pub struct Args {
     pub engine: EngineArgs,
 
     /// Memory for the whole program: 4G, 1500M, or 50% of the model [default: what is free]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
     pub memory: Option<Memory>,
 
     /// Do what a plan says (see `tensorscope plan`)

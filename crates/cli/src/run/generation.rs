@@ -94,7 +94,7 @@ impl<'a> Generation<'a> {
     }
 
     pub fn shares(&self) -> Option<Shares> {
-        Some(self.feeding.as_ref()?.shares()?)
+        self.feeding.as_ref()?.shares()
     }
 
     /// Clears the status line and prints what was kept.
@@ -226,5 +226,6 @@ impl Observer for Generation<'_> {
 pub fn disk_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     let line = text.lines().find_map(|l| l.strip_prefix("read_bytes: "));
-    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    line.and_then(|number| number.trim().parse().ok())
+        .unwrap_or(0)
 }

@@ -99,7 +99,12 @@ impl Report {
             model: args.engine.model().display().to_string(),
             strategies: strategy_names(args.strategy),
             budget_bytes,
-            prompt_tokens: prepared.generate.prompts.iter().map(Vec::len).sum::<usize>() as u64,
+            prompt_tokens: prepared
+                .generate
+                .prompts
+                .iter()
+                .map(Vec::len)
+                .sum::<usize>() as u64,
             generated_tokens: generation.tokens.len() as u64,
             load_seconds: load.as_secs_f64(),
             first_token_seconds: generation.first_token.map(|t| t.as_secs_f64()),
@@ -153,7 +158,10 @@ impl Report {
             }
             let spent: f64 = self.token_seconds.iter().sum();
             let waited = fed.waited_seconds + fed.waited_for_experts_seconds;
-            parts.push(format!("waited {:.0} % of the time", waited / spent.max(1e-9) * 100.0));
+            parts.push(format!(
+                "waited {:.0} % of the time",
+                waited / spent.max(1e-9) * 100.0
+            ));
             if fed.repeated_reads > 0 {
                 parts.push(format!("{} reads repeated", fed.repeated_reads));
             }

@@ -125,7 +125,10 @@ enum Way {
     /// Every other one.
     HalfPinned,
     /// All but experts; those in as many pools as there are layers, or in one.
-    ExpertsInSlots { more_than_needed: u32, shared: bool },
+    ExpertsInSlots {
+        more_than_needed: u32,
+        shared: bool,
+    },
 }
 
 fn by_hand(model: &gguf::Model, way: Way) -> Plan {
@@ -168,7 +171,13 @@ fn by_hand(model: &gguf::Model, way: Way) -> Plan {
             bytes: bytes * u64::from(slots),
         });
     }
-    let plan = Plan::new(model, &weights, &wanted, &choice, (&Machine::new(1e9), None));
+    let plan = Plan::new(
+        model,
+        &weights,
+        &wanted,
+        &choice,
+        (&Machine::new(1e9), None),
+    );
     plan.check(model).unwrap();
     plan
 }
@@ -258,7 +267,11 @@ fn every_policy_and_drawn_routing_gives_the_same() {
         stream: false,
         experts: false,
     };
-    for routing in [None, Some(Distribution::Uniform), Some(Distribution::Zipf(1.2))] {
+    for routing in [
+        None,
+        Some(Distribution::Uniform),
+        Some(Distribution::Zipf(1.2)),
+    ] {
         // Drawn experts are drawn for llama.cpp alone too.
         let expected = match routing {
             None => plain(&model, &what),
@@ -338,7 +351,11 @@ fn what_cannot_be_read_ends_the_generation() {
     }
     // The same model works again when the disk does.
     let expected = plain(&model, &what);
-    let again = fed(&model, &what, props(Some(by_hand(&model.gguf, Way::HalfPinned))));
+    let again = fed(
+        &model,
+        &what,
+        props(Some(by_hand(&model.gguf, Way::HalfPinned))),
+    );
     assert_same("again", &expected, &again.unwrap().generated);
 }
 
@@ -361,10 +378,16 @@ fn a_model_that_changes_meanwhile_ends_the_generation() {
     feeding.decode(&mut context, &token(0), &|_| true).unwrap();
     let before = std::fs::metadata(&path).unwrap().modified().unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    file.set_modified(before + std::time::Duration::from_secs(1)).unwrap();
-    let error = feeding.decode(&mut context, &token(1), &|_| true).unwrap_err();
+    file.set_modified(before + std::time::Duration::from_secs(1))
+        .unwrap();
+    let error = feeding
+        .decode(&mut context, &token(1), &|_| true)
+        .unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("model.gguf: changed while it was read"), "{text}");
+    assert!(
+        text.contains("model.gguf: changed while it was read"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -114,7 +114,9 @@ fn pread(read: &RawRead) -> i32 {
         )
     };
     if got < 0 {
-        return -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        return -io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO);
     }
     if read.is_buffered {
         // The cache would keep what we keep already.
