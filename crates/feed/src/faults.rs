@@ -119,7 +119,7 @@ mod tests {
             counts[at] += 1;
         }
         for (count, expected) in counts.into_iter().zip([10_000, 20_000, 30_000, 40_000]) {
-            assert!((count as i32 - expected).abs() < 1_000, "{counts:?}");
+            assert!((count - expected).abs() < 1_000, "{counts:?}");
         }
     }
 
