@@ -203,7 +203,9 @@ fn finish(
     outcome: &Option<Outcome>,
     picture: Option<Picture>,
 ) -> anyhow::Result<ExitCode> {
-    let measured = outcome.as_ref().filter(|outcome| !outcome.results.is_empty());
+    let measured = outcome
+        .as_ref()
+        .filter(|outcome| !outcome.results.is_empty());
     match (measured, picture) {
         (Some(outcome), Some(picture)) => picture.write(outcome)?,
         (None, Some(picture)) => picture.remove(),
@@ -272,7 +274,9 @@ impl Picture {
 /// mixture each has its own.
 fn speeds(outcome: &Outcome) -> FeedSpeeds {
     let mut speeds = FeedSpeeds {
-        model: outcome.model.clone(),
+        model: Path::new(&outcome.model)
+            .file_name()
+            .map_or(String::new(), |name| name.display().to_string()),
         ..FeedSpeeds::default()
     };
     for row in &outcome.results {

@@ -45,7 +45,9 @@ pub fn plot(speeds: &FeedSpeeds) -> Option<Svg> {
     points().next()?;
     let fastest = points().map(|point| point.most);
     let fastest = fastest.chain(speeds.ceilings.iter().map(|ceiling| ceiling.1));
-    let fastest = fastest.filter(|speed| speed.is_finite()).fold(0.0, f64::max);
+    let fastest = fastest
+        .filter(|speed| speed.is_finite())
+        .fold(0.0, f64::max);
     let memory = speeds.budgets.iter().map(|budget| budget.0).max()? as f64;
     let names = speeds.budgets.iter();
     let names = names.map(|(bytes, name)| (*bytes as f64, name.clone()));
@@ -184,7 +186,9 @@ mod tests {
     fn one_budget_is_enough_and_none_is_no_picture() {
         let mut one = speeds();
         one.budgets.truncate(1);
-        one.modes.iter_mut().for_each(|mode| mode.points.truncate(1));
+        one.modes
+            .iter_mut()
+            .for_each(|mode| mode.points.truncate(1));
         one.ceilings.clear();
         assert!(plot(&one).is_some());
         assert!(plot(&FeedSpeeds::default()).is_none());

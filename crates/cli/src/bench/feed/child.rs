@@ -162,7 +162,10 @@ mod tests {
     #[test]
     fn a_run_that_fails_is_told_by_its_last_line() {
         let failed = ExitStatus::from_raw(2 << 8);
-        assert_eq!(why(failed, "a\ntensorscope: no such file\n\n"), "no such file");
+        assert_eq!(
+            why(failed, "a\ntensorscope: no such file\n\n"),
+            "no such file"
+        );
         assert_eq!(why(failed, ""), "it ended without a word");
         let killed = ExitStatus::from_raw(libc::SIGKILL);
         assert_eq!(why(killed, "a"), "killed: its memory did not suffice");

@@ -21,7 +21,9 @@ pub struct Ceilings {
 impl Ceilings {
     /// Seconds that a token takes at least: reading overlaps computing.
     pub fn seconds_per_token(&self, bytes_read_per_token: f64) -> Option<f64> {
-        let missing = self.missing_bytes.map_or(bytes_read_per_token, |m| m as f64);
+        let missing = self
+            .missing_bytes
+            .map_or(bytes_read_per_token, |m| m as f64);
         let reading = missing / self.disk_bytes_per_second;
         let seconds = reading.max(self.compute_seconds_per_token.unwrap_or(0.0));
         (seconds > 0.0).then_some(seconds)
@@ -168,7 +170,9 @@ impl Row {
     pub fn new(cell: &Cell, about: About<'_>) -> Row {
         let speeds = cell.values(|run| Some(run.tokens_per_second));
         let first_token = cell.median(|run| run.first_token_seconds);
-        let stocks_first = about.stock.and_then(|s| s.median(|r| r.first_token_seconds));
+        let stocks_first = about
+            .stock
+            .and_then(|s| s.median(|r| r.first_token_seconds));
         let hit_rate = cell.median(|run| run.hit_rate);
         let simulated = Simulated::median(&cell.simulated);
         let measured = median(&speeds);
@@ -292,7 +296,12 @@ mod tests {
         assert_eq!(figures.disk_bytes_per_second, 600.0 / 13.0);
         assert_eq!(figures.ceiling_share, Some(0.5));
         assert!(figures.identical && !figures.is_over_limit);
-        let short = Figures::of(&report(&[4.0, 2.0], &[8, 6]), &run, &ceilings(None, None), 2);
+        let short = Figures::of(
+            &report(&[4.0, 2.0], &[8, 6]),
+            &run,
+            &ceilings(None, None),
+            2,
+        );
         assert_eq!(short.unwrap().tokens_per_second, 0.5);
         assert!(Figures::of(&report(&[], &[]), &run, &ceilings(None, None), 2).is_none());
     }

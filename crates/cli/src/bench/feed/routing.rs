@@ -59,7 +59,10 @@ fn sequence(csv: &str, tokens: usize, weights: &[Weight]) -> Option<RoutingSeque
         if expert >= layers.get(layer as usize)?.experts {
             return None;
         }
-        evaluations.entry(evaluation).or_default().push((layer, expert));
+        evaluations
+            .entry(evaluation)
+            .or_default()
+            .push((layer, expert));
     }
     let mut routing = RoutingSequence {
         layers,

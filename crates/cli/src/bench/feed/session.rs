@@ -1,6 +1,11 @@
 //! The measurement: calibration, plans, and the runs that take turns.
 
-use std::{collections::HashMap, fs, path::{Path, PathBuf}, time::Duration};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, bail};
 use indicatif::HumanBytes;
@@ -301,7 +306,11 @@ impl<'a> Session<'a> {
             let _changed = setting.map(|s| s.apply(self.disk.as_ref())).transpose()?;
             self.runner.run(&wanted)?
         };
-        let place = format!("repeat {} of {}, {budget}, {mode}", repeat + 1, self.args.repeats);
+        let place = format!(
+            "repeat {} of {}, {budget}, {mode}",
+            repeat + 1,
+            self.args.repeats
+        );
         let report = match ended {
             Ended::Interrupted => return Ok(false),
             Ended::Badly { why, oom } => {
@@ -318,8 +327,10 @@ impl<'a> Session<'a> {
         let ceilings = Ceilings {
             disk_bytes_per_second: (before.unwrap_or(after) + after) / 2.0,
             compute_seconds_per_token: self.compute_seconds(self.compute.last().copied()),
-            missing_bytes: (!self.has_experts)
-                .then(|| self.weight_bytes.saturating_sub(limit_bytes - self.other_bytes)),
+            missing_bytes: (!self.has_experts).then(|| {
+                self.weight_bytes
+                    .saturating_sub(limit_bytes - self.other_bytes)
+            }),
         };
         let skipped = skipped_tokens(self.tokens, self.has_experts);
         let figures = Figures::of(&report, &self.reference, &ceilings, skipped);
@@ -330,7 +341,11 @@ impl<'a> Session<'a> {
             Some(figures) => self.say(&format!(
                 "{place}: {:.2} tokens/s{}",
                 figures.tokens_per_second,
-                if figures.identical { "" } else { ", OTHER OUTPUT" }
+                if figures.identical {
+                    ""
+                } else {
+                    ", OTHER OUTPUT"
+                }
             )),
         }
         let cell = self.cells.entry((b, m)).or_default();

@@ -36,13 +36,16 @@ pub fn text(outcome: &Outcome) -> String {
 
 fn head(outcome: &Outcome) -> String {
     let mut text = format!(
-        "{}: {} of weights, {} besides; {} tokens, {} repeats, cold cache, each run in its own memory group\n\
+        "{}: {} of weights, {} besides; {} tokens, {}, cold cache, each run in its own memory group\n\
          a share of memory is of the weights; what a run needs besides comes on top, and the limit is the same for all modes\n",
         outcome.model,
         HumanBytes(outcome.weight_bytes),
         HumanBytes(outcome.other_bytes),
         outcome.tokens,
-        outcome.repeats
+        match outcome.repeats {
+            1 => "measured once".to_owned(),
+            repeats => format!("{repeats} repeats"),
+        }
     );
     text.push_str(&format!("the ceiling is {}", outcome.ceiling));
     if let Some(routing) = &outcome.routing {
