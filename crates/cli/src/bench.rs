@@ -1,5 +1,6 @@
 //! `tensorscope bench`: measurements that compare things within one run.
 
+mod feed;
 mod program;
 
 use std::{
@@ -33,6 +34,7 @@ pub struct Args {
 enum What {
     Overhead(OverheadArgs),
     Ceilings(CeilingsArgs),
+    Feed(feed::Args),
 }
 
 /// What the hardware allows: sequential reads of the model's disk, and reads of memory
@@ -121,6 +123,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Overhead(args) if !args.program.is_empty() => program::overhead(&args),
         What::Overhead(args) => overhead(&args),
         What::Ceilings(args) => ceilings(&args),
+        What::Feed(args) => feed::run(&args),
     }
 }
 

@@ -9,6 +9,7 @@ use analysis::{
     sequence::Sequence,
 };
 use gguf::GgmlType;
+use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
 use plan::{Choice, Machine, Plan, Policy, Strategies, Wanted, Weight, choose_for, why_not};
 
@@ -188,14 +189,19 @@ pub fn other_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: 
 
 /// The disk's speed, by a glance.
 pub fn disk_rate(file: &Path) -> Option<f64> {
+    disk_rate_during(file, GLANCE).ok()
+}
+
+/// The disk's speed, as it is fed from, in bytes per second.
+pub fn disk_rate_during(file: &Path, time: Duration) -> Result<f64, CeilingError> {
     let options = DiskOptions {
         method: MethodChoice::Best,
         setting: SettingChoice::Fixed(Setting {
             block_bytes: BLOCK_BYTES,
             depth: DEPTH,
         }),
-        stop: Stop::After(GLANCE),
+        stop: Stop::After(time),
     };
-    let measured = disk::measure(file, options, &mut |_| {}).ok()?;
-    Some(measured.bytes_per_second as f64)
+    let measured = disk::measure(file, options, &mut |_| {})?;
+    Ok(measured.bytes_per_second as f64)
 }

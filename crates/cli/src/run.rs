@@ -1,6 +1,6 @@
 //! `tensorscope run`: generate with a model larger than memory, its weights fed.
 
-mod args;
+pub(crate) mod args;
 mod generation;
 pub(crate) mod report;
 
@@ -117,7 +117,7 @@ fn budget(args: &Args, model: &gguf::Model, plan: Option<&Plan>) -> anyhow::Resu
     available_bytes().context("cannot find out how much memory is free; give --memory")
 }
 
-fn available_bytes() -> Option<u64> {
+pub(crate) fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -32,7 +32,11 @@ impl Mapping {
         // SAFETY: advice about a mapping that the model keeps.
         match unsafe { libc::madvise(self.address as *mut c_void, self.bytes, advice) } {
             0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
+            _ => match io::Error::last_os_error() {
+                // llama.cpp has unmapped its header by now; the rest was advised.
+                error if error.raw_os_error() == Some(libc::ENOMEM) => Ok(()),
+                error => Err(error),
+            },
         }
     }
 }

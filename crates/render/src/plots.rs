@@ -6,6 +6,7 @@
 
 mod attention;
 mod experts;
+pub mod feed;
 mod flame;
 mod heatmap;
 mod memory;

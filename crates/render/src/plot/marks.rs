@@ -12,10 +12,10 @@ use super::{
 const LEGEND_ROW_PX: f64 = 20.0;
 /// Width that a legend may take above lines and columns, and above bars, whose
 /// names take room on the left.
-const LEGEND_PX: f64 = 630.0;
+pub(crate) const LEGEND_PX: f64 = 630.0;
 const LEGEND_OF_BARS_PX: f64 = 470.0;
 /// Each colour of a line has a dash of its own, so that lines differ without it.
-fn dash(category: Category) -> &'static str {
+pub(crate) fn dash(category: Category) -> &'static str {
     const DASHES: [&str; 9] = [
         "",
         "7 4",
