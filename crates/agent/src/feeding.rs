@@ -288,8 +288,7 @@ impl State {
             plan: library.plan_layout,
         };
         // SAFETY: the call that the program made, in layouts that were checked.
-        let (status, error) =
-            unsafe { feed::hook::compute(feeder, view, graph, plan, &how, real) };
+        let (status, error) = unsafe { feed::hook::compute(feeder, view, graph, plan, &how, real) };
         if let Some(error) = error {
             self.say_new(&error);
         } else if feeder.cannot_be() {

@@ -60,7 +60,11 @@ extern "C" fn construct() {
         // SAFETY: the functions live as long as the process; the library is
         // never unloaded.
         unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child));
+            libc::pthread_atfork(
+                Some(before_fork),
+                Some(after_fork),
+                Some(after_fork_in_child),
+            );
             libc::atexit(at_exit);
         }
     });

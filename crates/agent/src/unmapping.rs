@@ -110,7 +110,11 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
 /// # Safety
 /// As libc's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
+pub unsafe extern "C" fn posix_madvise(
+    address: *mut c_void,
+    length: usize,
+    advice: c_int,
+) -> c_int {
     let is_for_nothing = IS_FED.load(Ordering::Relaxed) && advice == libc::POSIX_MADV_WILLNEED;
     // As in libc: giving up memory would lose what was written.
     if is_for_nothing || advice == libc::POSIX_MADV_DONTNEED {
@@ -164,7 +168,10 @@ mod tests {
             assert_eq!(posix_madvise(place, PAGE, libc::POSIX_MADV_RANDOM), 0);
             assert_eq!(posix_madvise(place, PAGE, libc::POSIX_MADV_DONTNEED), 0);
             let odd = place.wrapping_byte_add(1);
-            assert_eq!(posix_madvise(odd, PAGE, libc::POSIX_MADV_RANDOM), libc::EINVAL);
+            assert_eq!(
+                posix_madvise(odd, PAGE, libc::POSIX_MADV_RANDOM),
+                libc::EINVAL
+            );
             assert_eq!(munmap(place, PAGE), 0);
             assert_eq!(munmap(odd, PAGE), -1);
             assert_eq!(errno(), libc::EINVAL);
@@ -180,7 +187,14 @@ mod tests {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh mapping, of which one page after the other is unmapped.
         unsafe {
-            let place = mmap(std::ptr::null_mut(), 3 * PAGE, libc::PROT_READ, flags, -1, 0);
+            let place = mmap(
+                std::ptr::null_mut(),
+                3 * PAGE,
+                libc::PROT_READ,
+                flags,
+                -1,
+                0,
+            );
             let start = place as usize;
             watch(vec![(start + PAGE, start + PAGE + 100)]);
             munmap(place, PAGE);

@@ -220,7 +220,11 @@ impl Feeder {
 
     /// Whether a batch needs so many experts that slices do not pay.
     fn reads_experts_whole(&self) -> bool {
-        let Some(experts) = self.fed.as_ref().and_then(|fed| fed.memory.experts.as_ref()) else {
+        let Some(experts) = self
+            .fed
+            .as_ref()
+            .and_then(|fed| fed.memory.experts.as_ref())
+        else {
             return true;
         };
         let tokens = self.schedule.tokens as f64;
@@ -234,7 +238,10 @@ impl Feeder {
                 return false;
             };
             let slots = f64::from(experts.slots_of(layer));
-            let (count, used) = (f64::from(count), f64::from(used).max(self.schedule.used as f64));
+            let (count, used) = (
+                f64::from(count),
+                f64::from(used).max(self.schedule.used as f64),
+            );
             let likely = count * (1.0 - (1.0 - used / count).powf(tokens));
             tokens * used > slots && likely > slots * MOST_OF_SLOTS
         })
@@ -456,7 +463,9 @@ impl Feeder {
             for (token, row) in ids.rows.iter_mut().enumerate() {
                 let used = row.len();
                 let drawn = draw.experts(self.evaluations, at, token as u64, (used, count));
-                row.iter_mut().zip(drawn).for_each(|(id, &drawn)| *id = drawn as i32);
+                row.iter_mut()
+                    .zip(drawn)
+                    .for_each(|(id, &drawn)| *id = drawn as i32);
             }
         }
         let mut experts: Vec<u32> = Vec::new();
@@ -495,7 +504,9 @@ impl Feeder {
                 false => id,
             };
             shadow.numbers.clear();
-            shadow.numbers.extend(ids.rows.iter().flatten().map(number_of));
+            shadow
+                .numbers
+                .extend(ids.rows.iter().flatten().map(number_of));
             shadow.ids.data = shadow.numbers.as_mut_ptr().cast();
         }
         Ok(())
@@ -546,7 +557,9 @@ impl Feeder {
 
     /// How long a token may be without the disk being asked: for the status line.
     pub fn busy(&self) -> Duration {
-        self.fed.as_ref().map_or(Duration::ZERO, |fed| fed.memory.pump.busy())
+        self.fed
+            .as_ref()
+            .map_or(Duration::ZERO, |fed| fed.memory.pump.busy())
     }
 }
 
@@ -577,10 +590,7 @@ fn layers_of(schedule: &Schedule, weights: &Weights) -> Vec<Vec<u32>> {
     for routing in &schedule.routings {
         let mut group: Vec<u32> = Vec::new();
         for weight in routing.nodes.iter().filter_map(|node| node.weight) {
-            let is_sliced = matches!(
-                weights.list[weight as usize].usage,
-                Usage::Experts { .. }
-            );
+            let is_sliced = matches!(weights.list[weight as usize].usage, Usage::Experts { .. });
             if is_sliced && !group.contains(&weight) {
                 group.push(weight);
             }

@@ -59,11 +59,17 @@ pub fn survey(graph: Graph<'_>, ops: &OpNumbers, rules: TickRules) -> io::Result
         }
     }
     let bytes = |mapping: &Mapping| (mapping.end - mapping.start) as u64;
-    let (own, other): (Vec<&Mapping>, Vec<&Mapping>) =
-        maps.iter().partition(|mapping| files.contains(&mapping.inode));
+    let (own, other): (Vec<&Mapping>, Vec<&Mapping>) = maps
+        .iter()
+        .partition(|mapping| files.contains(&mapping.inode));
     found.files = own.into_iter().map(bytes).sum();
     let is_model = |mapping: &&&Mapping| bytes(mapping) >= LEAST_BYTES && is_gguf(&mapping.path);
-    found.other = other.iter().filter(is_model).map(|m| bytes(m)).max().unwrap_or(0);
+    found.other = other
+        .iter()
+        .filter(is_model)
+        .map(|m| bytes(m))
+        .max()
+        .unwrap_or(0);
     Ok(found.verdict())
 }
 

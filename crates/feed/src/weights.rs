@@ -18,7 +18,11 @@ use crate::pump::{Place, Planned};
 pub enum Usage {
     Rows,
     Whole,
-    Experts { count: u32, used: u32, slice_bytes: u64 },
+    Experts {
+        count: u32,
+        used: u32,
+        slice_bytes: u64,
+    },
 }
 
 /// What becomes of a weight.
@@ -123,9 +127,7 @@ impl Weights {
     /// When a program warms up it computes with all experts; how many a token uses is
     /// in the model's file then.
     pub fn correct_warm_up(&mut self) {
-        let is_warm_up = |weight: &WeightInMemory| {
-            matches!(weight.usage, Usage::Experts { count, used, .. } if used == count && count > 1)
-        };
+        let is_warm_up = |weight: &WeightInMemory| matches!(weight.usage, Usage::Experts { count, used, .. } if used == count && count > 1);
         let Some(weight) = self.list.iter().find(|weight| is_warm_up(weight)) else {
             return;
         };
@@ -151,7 +153,9 @@ impl Weights {
         let weight = &self.list[number as usize];
         let is_there = root.data() == weight.original
             || match weight.fate {
-                Fate::Pinned { address, .. } => root.data() == address + self.phase(number) as usize,
+                Fate::Pinned { address, .. } => {
+                    root.data() == address + self.phase(number) as usize
+                }
                 _ => false,
             };
         let is_same = weight.bytes == root.nbytes() && weight.name.as_bytes() == root.name();
@@ -204,7 +208,10 @@ pub fn step_nodes<'a, 'g>(
     steps.iter().flat_map(move |&step| nodes_of(nodes, step))
 }
 
-pub fn nodes_of<'g>(nodes: &[Tensor<'g>], step: StepNodes) -> impl Iterator<Item = Tensor<'g>> + use<'g> {
+pub fn nodes_of<'g>(
+    nodes: &[Tensor<'g>],
+    step: StepNodes,
+) -> impl Iterator<Item = Tensor<'g>> + use<'g> {
     let (first, second) = match step {
         StepNodes::One(node) => (nodes[node], None),
         StepNodes::RmsNormMul { norm } => (nodes[norm], Some(nodes[norm + 1])),

@@ -65,7 +65,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let (None, Some(model), true) = (&settings, &model, args.strategy != args::NONE) {
         let sizes = (HumanBytes(model.len_bytes()), HumanBytes(budget_bytes));
-        say(args, &format!("{} fits into {}: {name} runs as it is", sizes.0, sizes.1));
+        say(
+            args,
+            &format!("{} fits into {}: {name} runs as it is", sizes.0, sizes.1),
+        );
     }
     let folder = tempfile::Builder::new()
         .prefix("tensorscope-feed-")
@@ -118,7 +121,9 @@ fn model_of(program: &[OsString]) -> anyhow::Result<Option<Model>> {
         let bytes = word.as_bytes();
         let value = bytes.iter().position(|&b| b == b'=').map_or(0, |at| at + 1);
         let is_model = |path: &PathBuf| {
-            path.extension().is_some_and(|extension| extension == "gguf") && path.is_file()
+            path.extension()
+                .is_some_and(|extension| extension == "gguf")
+                && path.is_file()
         };
         let of = |bytes: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
         [of(bytes), of(&bytes[value..])].into_iter().find(is_model)
@@ -166,7 +171,10 @@ fn settings(
     }
     let assumed = plan.as_ref().map(|plan| plan.assumed);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let policy = plan.as_ref().and_then(|plan| plan.experts.as_ref()).map(|e| e.policy);
+    let policy = plan
+        .as_ref()
+        .and_then(|plan| plan.experts.as_ref())
+        .map(|e| e.policy);
     let disk_of = |path: &Path| planning::disk_rate(path);
     Some(FeedSettings {
         budget_bytes,
@@ -176,7 +184,9 @@ fn settings(
             .as_ref()
             .and_then(|plan| u32::try_from(plan.ring.read_bytes).ok())
             .unwrap_or(planning::BLOCK_BYTES),
-        depth: plan.as_ref().map_or(planning::DEPTH, |plan| plan.ring.depth),
+        depth: plan
+            .as_ref()
+            .map_or(planning::DEPTH, |plan| plan.ring.depth),
         disk_bytes_per_second: assumed
             .map(|assumed| assumed.disk_bytes_per_second)
             .or_else(|| model.and_then(|model| disk_of(&model.files()[0].path)))
@@ -202,7 +212,12 @@ fn confine(args: &Args, budget_bytes: u64, command: &mut Command) -> Option<Memo
         limit.confine(command)?;
         Ok(limit)
     });
-    let failed = |error| say(args, &format!("the budget is planned for, not enforced: {error}"));
+    let failed = |error| {
+        say(
+            args,
+            &format!("the budget is planned for, not enforced: {error}"),
+        )
+    };
     confined.map_err(failed).ok()
 }
 
@@ -240,6 +255,13 @@ fn sentence(report: &Report) -> String {
                 HumanBytes(shares.ring_bytes)
             ));
         }
+        if shares.mapped_bytes > 0 {
+            parts.push(format!(
+                "{} left to the page cache (the program asked for {} besides)",
+                HumanBytes(shares.mapped_bytes),
+                HumanBytes(shares.other_bytes)
+            ));
+        }
         let uses = fed.expert_hits + fed.expert_misses;
         if uses > 0 {
             parts.push(format!(
@@ -262,7 +284,10 @@ fn say_memory(args: &Args, usage: Option<Usage>) {
     };
     if let Some(peak) = usage.peak_bytes {
         let (peak, limit) = (HumanBytes(peak), HumanBytes(usage.limit_bytes));
-        say(args, &format!("at most {peak} of memory, of {limit} allowed"));
+        say(
+            args,
+            &format!("at most {peak} of memory, of {limit} allowed"),
+        );
     }
     if usage.oom_kills > 0 {
         // Also when quiet: the program cannot say why it ended.
@@ -292,7 +317,10 @@ mod tests {
             let model = model_of(&words(list)).unwrap();
             model.map(|model| model.files()[0].path.display().to_string())
         };
-        assert_eq!(found(&["llama-cli", "-m", &dense, "-n", "4"]), Some(dense.clone()));
+        assert_eq!(
+            found(&["llama-cli", "-m", &dense, "-n", "4"]),
+            Some(dense.clone())
+        );
         let joined = format!("--model={moe}");
         assert_eq!(found(&["llama-cli", &joined]), Some(moe.clone()));
         assert_eq!(found(&["llama-cli", "-m", &dense, "-md", &moe]), None);
