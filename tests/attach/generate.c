@@ -11,6 +11,8 @@
  *     -c       on SIGTERM: end after the batch that is computed, with the exit code
  *     -p       print the process's number first
  *     -m MODEL do the same with this model before; it stays loaded
+ *     -b       read the weights into buffers instead of mapping the file
+ *     -r N     load, generate and unload so many times (1)
  *
  * Prints each token as `SEQUENCE TOKEN` when it is chosen, one line on standard
  * error before the first, and nothing of llama.cpp's own. */
@@ -45,7 +47,7 @@ static void fail(const char * what) {
 
 struct options {
     int tokens, threads, exit_code;
-    bool ignores_end, loops, catches;
+    bool ignores_end, loops, catches, reads;
 };
 
 struct sequence {
@@ -122,7 +124,7 @@ struct engine {
 
 static void load(struct engine * engine, const char * path, char ** prompts, int count, const struct options * options) {
     struct llama_model_params model_params = llama_model_default_params();
-    model_params.load_mode = LLAMA_LOAD_MODE_MMAP;
+    model_params.load_mode = options->reads ? LLAMA_LOAD_MODE_NONE : LLAMA_LOAD_MODE_MMAP;
     engine->model = llama_model_load_from_file(path, model_params);
     if (engine->model == NULL) {
         fail("cannot load the model");
@@ -178,9 +180,9 @@ static void unload(struct engine * engine, int count) {
 int main(int argc, char ** argv) {
     struct options options = { .tokens = 8, .threads = 1 };
     const char * paths[2];
-    int engine_count = 0;
+    int engine_count = 0, rounds = 1;
     int option;
-    while ((option = getopt(argc, argv, "n:t:x:elcpm:")) != -1) {
+    while ((option = getopt(argc, argv, "n:t:x:elcpm:br:")) != -1) {
         switch (option) {
             case 'n': options.tokens = atoi(optarg); break;
             case 't': options.threads = atoi(optarg); break;
@@ -190,6 +192,8 @@ int main(int argc, char ** argv) {
             case 'c': options.catches = true; break;
             case 'p': printf("%d\n", (int) getpid()); fflush(stdout); break;
             case 'm': paths[0] = optarg; engine_count = 1; break;
+            case 'b': options.reads = true; break;
+            case 'r': rounds = atoi(optarg); break;
             default: return 64;
         }
     }
@@ -204,20 +208,22 @@ int main(int argc, char ** argv) {
     llama_log_set(be_silent, NULL);
     llama_backend_init();
 
-    struct engine engines[2] = { 0 };
-    for (int i = 0; i < engine_count; i++) {
-        load(&engines[i], paths[i], argv + optind + 1, count, &options);
-    }
-    fprintf(stderr, "generate: %d prompts, %d tokens each\n", count, options.tokens);
-    do {
+    for (int round = 0; round < rounds; round++) {
+        struct engine engines[2] = { 0 };
         for (int i = 0; i < engine_count; i++) {
-            llama_memory_clear(llama_get_memory(engines[i].context), true);
-            generate(engines[i].context, llama_model_get_vocab(engines[i].model), engines[i].sequences, count, &options);
+            load(&engines[i], paths[i], argv + optind + 1, count, &options);
         }
-    } while (options.loops && !is_asked_to_end);
+        fprintf(stderr, "generate: %d prompts, %d tokens each\n", count, options.tokens);
+        do {
+            for (int i = 0; i < engine_count; i++) {
+                llama_memory_clear(llama_get_memory(engines[i].context), true);
+                generate(engines[i].context, llama_model_get_vocab(engines[i].model), engines[i].sequences, count, &options);
+            }
+        } while (options.loops && !is_asked_to_end);
 
-    for (int i = 0; i < engine_count; i++) {
-        unload(&engines[i], count);
+        for (int i = 0; i < engine_count; i++) {
+            unload(&engines[i], count);
+        }
     }
     return options.exit_code;
 }

@@ -9,7 +9,6 @@ use std::{
     os::unix::ffi::OsStrExt,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicPtr, Ordering},
 };
 
 use capture::{
@@ -21,8 +20,8 @@ use ggml::{Graph, RawGraph, foreign::TensorLayout, foreign::graph_without_uid};
 use trace::clock::now_nanos;
 
 use crate::{
-    library::{Library, Original},
-    lock::Lock,
+    feeding,
+    library::{self, Library, Original},
     measure::{self, Turn},
     models, process, settings, streams, watch,
 };
@@ -87,6 +86,11 @@ thread_local! {
     static IS_COMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is inside of a computation.
+pub fn is_computing() -> bool {
+    IS_COMPUTING.get()
+}
+
 /// `ggml_graph_compute(cgraph, cplan)`.
 unsafe extern "C" fn compute(graph: *mut c_void, plan: *mut RawPlan, caller: usize) -> c_int {
     let real = COMPUTE.of(caller);
@@ -96,6 +100,13 @@ unsafe extern "C" fn compute(graph: *mut c_void, plan: *mut RawPlan, caller: usi
     }
     // SAFETY: the C function of this name.
     let real: ComputeFn = unsafe { std::mem::transmute(real) };
+    if feeding::is_on() && !IS_COMPUTING.get() && !graph.is_null() && !plan.is_null() {
+        IS_COMPUTING.set(true);
+        // SAFETY: as above.
+        let status = unsafe { feeding::compute(graph, plan, caller, real) };
+        IS_COMPUTING.set(false);
+        return status;
+    }
     if !process::is_on() || IS_COMPUTING.get() || graph.is_null() || plan.is_null() {
         // SAFETY: the call that the program made.
         return unsafe { real(graph, plan) };
@@ -229,7 +240,9 @@ fn prepare(
     if !process.control.allows(now_nanos()) {
         return None;
     }
-    let library = library_of(process, caller, real)?;
+    let library = library::of(caller, real, |library| process.note_library(library))
+        .map_err(|reason| process::switch_off(&reason))
+        .ok()?;
     let lent = streams::lend(process, library, CONTEXT.get());
     if lent.is_none() && process::is_on() {
         process.status.count_lost(0, 0);
@@ -275,50 +288,6 @@ unsafe fn view_of(
         TensorLayout::WithPerf { .. } => Ticks::InRounds,
     };
     Ok((view, ticks))
-}
-
-/// Libraries that have computed, by their `ggml_graph_compute`. Never freed.
-static LIBRARIES: [AtomicPtr<Library>; 8] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 8];
-static DESCRIBING: Lock<()> = Lock::new(());
-
-fn library_of(
-    process: &process::Process,
-    caller: usize,
-    real: ComputeFn,
-) -> Option<&'static Library> {
-    let known = || {
-        LIBRARIES
-            .iter()
-            // SAFETY: never freed.
-            .map_while(|library| unsafe { library.load(Ordering::Acquire).as_ref() })
-            .find(|library| library.compute as usize == real as usize)
-    };
-    known().or_else(|| {
-        DESCRIBING.with(|()| {
-            if let Some(library) = known() {
-                return Some(library);
-            }
-            match Library::describe(caller, real) {
-                Ok(library) => {
-                    let library: &'static Library = Box::leak(Box::new(library));
-                    let free = LIBRARIES
-                        .iter()
-                        .find(|l| l.load(Ordering::Acquire).is_null());
-                    let Some(free) = free else {
-                        process::switch_off("more copies of ggml than can be recorded");
-                        return None;
-                    };
-                    free.store(std::ptr::from_ref(library).cast_mut(), Ordering::Release);
-                    process.note_library(library);
-                    Some(library)
-                }
-                Err(reason) => {
-                    process::switch_off(&reason);
-                    None
-                }
-            }
-        })
-    })
 }
 
 /// `ggml_backend_sched_graph_compute_async(sched, graph)`.
@@ -437,7 +406,8 @@ unsafe extern "C" fn get_proc_address(
     name: *const c_char,
     caller: usize,
 ) -> *mut c_void {
-    if settings::get().is_some_and(|s| s.hides_extra_buffer_types) && !name.is_null() {
+    let is_recorded_so = settings::get().is_some_and(|s| s.hides_extra_buffer_types);
+    if (is_recorded_so || feeding::is_on()) && !name.is_null() {
         // SAFETY: the program passes a C string.
         let wanted = unsafe { CStr::from_ptr(name) };
         if wanted == c"ggml_backend_dev_get_extra_bufts" {

@@ -17,6 +17,9 @@
 //! 5. `exit` closes the streams. A process that is killed leaves them open, and
 //!    the launcher closes them.
 //!
+//! With [`settings::FEED`] instead, nothing is recorded: the model's weights are fed
+//! (`feeding`, `unmapping`).
+//!
 //! **Each process has its own streams in the run's log folder.** A process that
 //! computes nothing (a shell, npm) writes nothing. A forked child forgets its
 //! parent's streams and opens its own when it computes.
@@ -24,6 +27,7 @@
 //! Anything unexpected switches recording off for good with one line
 //! ([`process::switch_off`]); panics are caught before they reach the program.
 
+mod feeding;
 mod hooks;
 mod library;
 mod lock;
@@ -32,4 +36,5 @@ mod models;
 mod process;
 mod settings;
 mod streams;
+mod unmapping;
 mod watch;

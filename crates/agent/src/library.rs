@@ -23,7 +23,7 @@ use std::{
     mem::MaybeUninit,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicPtr, AtomicUsize, Ordering},
     },
 };
 
@@ -37,6 +37,8 @@ use ggml::{
     check::{Api, identify},
     foreign::{Mirror, TensorLayout},
 };
+
+use crate::lock::Lock;
 
 /// Types that every version since 2024 has; sizes of later ones are not asked.
 const TYPES_SINCE_2024: u32 = 31;
@@ -227,6 +229,42 @@ fn find_anywhere(name: &CStr, is_theirs: impl Fn(*mut c_void) -> bool) -> *mut c
         unsafe { libc::dlclose(handle) };
     }
     std::ptr::null_mut()
+}
+
+/// Libraries that have computed, by their `ggml_graph_compute`. Never freed.
+static LIBRARIES: [AtomicPtr<Library>; 8] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 8];
+static DESCRIBING: Lock<()> = Lock::new(());
+
+/// The library of a call of `real` that returns to `caller`; `is_new` is called when it
+/// computes for the first time.
+pub fn of(
+    caller: usize,
+    real: ComputeFn,
+    is_new: impl FnOnce(&Library),
+) -> Result<&'static Library, String> {
+    let known = || {
+        LIBRARIES
+            .iter()
+            // SAFETY: never freed.
+            .map_while(|library| unsafe { library.load(Ordering::Acquire).as_ref() })
+            .find(|library| library.compute as usize == real as usize)
+    };
+    if let Some(library) = known() {
+        return Ok(library);
+    }
+    DESCRIBING.with(|()| {
+        if let Some(library) = known() {
+            return Ok(library);
+        }
+        let library: &'static Library = Box::leak(Box::new(Library::describe(caller, real)?));
+        let free = LIBRARIES
+            .iter()
+            .find(|l| l.load(Ordering::Acquire).is_null())
+            .ok_or("more copies of ggml than can be told apart")?;
+        free.store(std::ptr::from_ref(library).cast_mut(), Ordering::Release);
+        is_new(library);
+        Ok(library)
+    })
 }
 
 /// A copy of ggml's CPU backend, as far as recording has to know it.

@@ -7,7 +7,12 @@
 use std::{
     cell::UnsafeCell,
     sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
 };
+
+/// Most locks are held for a moment; one that is not is waited for asleep.
+const YIELDS: u32 = 200;
+const PAUSE: Duration = Duration::from_micros(100);
 
 pub struct Lock<T> {
     is_taken: AtomicBool,
@@ -42,10 +47,36 @@ impl<T> Lock<T> {
 
     /// Takes the lock until [`Lock::release`]; for the time of a fork.
     pub fn take(&self) {
+        self.take_within(Duration::MAX);
+    }
+
+    /// The same, but `false` when others do not let go of it.
+    pub fn take_within(&self, time: Duration) -> bool {
+        let mut turns = 0u32;
+        let mut begin = None;
         while self.is_taken.swap(true, Ordering::Acquire) {
-            // SAFETY: has no arguments.
-            unsafe { libc::sched_yield() };
+            turns = turns.saturating_add(1);
+            if turns < YIELDS {
+                // SAFETY: has no arguments.
+                unsafe { libc::sched_yield() };
+                continue;
+            }
+            if begin.get_or_insert_with(Instant::now).elapsed() >= time {
+                return false;
+            }
+            std::thread::sleep(PAUSE);
         }
+        true
+    }
+
+    /// The value, between [`Lock::take`] and [`Lock::release`].
+    ///
+    /// # Safety
+    /// This thread has taken the lock, and nobody else has the value.
+    #[expect(clippy::mut_from_ref, reason = "the lock is what makes it exclusive")]
+    pub unsafe fn value_while_taken(&self) -> &mut T {
+        // SAFETY: as promised by the caller.
+        unsafe { &mut *self.value.get() }
     }
 
     pub fn release(&self) {

@@ -4,6 +4,7 @@
 //! Everything here happens once per process, or never.
 
 use std::{
+    cell::Cell,
     fmt::Write as _,
     fs::{File, OpenOptions},
     io::{self, Write as _},
@@ -16,7 +17,7 @@ use std::{
 
 use trace::{control::Control, status::StatusPage};
 
-use crate::{library::Library, lock::Lock, models, settings, streams};
+use crate::{feeding, library::Library, lock::Lock, models, settings, streams};
 
 /// A process that computes.
 pub struct Process {
@@ -37,6 +38,11 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 static STARTING: Lock<()> = Lock::new(());
 static HAS_SPOKEN: AtomicBool = AtomicBool::new(false);
 
+thread_local! {
+    /// Of the thread that forks: whether nobody is fed meanwhile.
+    static FEEDING_IS_HELD: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs before `main` of every program that the launcher starts.
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -44,16 +50,21 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 
 extern "C" fn construct() {
     let _ = std::panic::catch_unwind(|| {
-        if settings::read().is_none() {
-            return;
+        match (settings::read(), settings::feed()) {
+            (Some(_), _) => IS_ON.store(true, Ordering::Relaxed),
+            (None, Some(file)) => feeding::start(file),
+            (None, None) => return,
         }
         // Ours alone: the program has another copy of std, if any.
         std::panic::set_hook(Box::new(|_| {}));
-        IS_ON.store(true, Ordering::Relaxed);
         // SAFETY: the functions live as long as the process; the library is
         // never unloaded.
         unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork));
+            libc::pthread_atfork(
+                Some(before_fork),
+                Some(after_fork),
+                Some(after_fork_in_child),
+            );
             libc::atexit(at_exit);
         }
     });
@@ -64,14 +75,23 @@ extern "C" fn construct() {
 unsafe extern "C" fn before_fork() {
     STARTING.take();
     models::take_lock();
+    FEEDING_IS_HELD.set(feeding::before_fork());
 }
 
 unsafe extern "C" fn after_fork() {
+    feeding::after_fork_in_parent(FEEDING_IS_HELD.get());
+    models::release_lock();
+    STARTING.release();
+}
+
+unsafe extern "C" fn after_fork_in_child() {
+    feeding::after_fork_in_child(FEEDING_IS_HELD.get());
     models::release_lock();
     STARTING.release();
 }
 
 extern "C" fn at_exit() {
+    let _ = std::panic::catch_unwind(feeding::at_exit);
     // A forked child that ends in `exit` must not touch its parent's streams.
     let process = CURRENT.load(Ordering::Acquire);
     // SAFETY: never freed.

@@ -4,6 +4,8 @@ use std::{path::PathBuf, sync::OnceLock};
 
 /// The run's log folder, absolute. Not set: the library does nothing.
 pub const RUN: &str = "TENSORSCOPE_LOG";
+/// The file that says how the model is fed; then nothing is recorded.
+pub const FEED: &str = "TENSORSCOPE_FEED";
 /// `1`: weights are kept in the order of the file.
 pub const NO_REPACK: &str = "TENSORSCOPE_NO_REPACK";
 /// `1`: what recording costs is measured (`tensorscope bench overhead`).
@@ -19,6 +21,14 @@ pub struct Settings {
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// The settings of a process that is to be fed, and not recorded.
+pub fn feed() -> Option<PathBuf> {
+    match std::env::var_os(RUN) {
+        Some(_) => None,
+        None => std::env::var_os(FEED).map(PathBuf::from),
+    }
+}
 
 /// Reads the environment, once, before the program starts.
 pub fn read() -> Option<&'static Settings> {

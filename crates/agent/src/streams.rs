@@ -212,6 +212,17 @@ impl Stream {
 /// the program's handlers run on the program's threads, and a signal that
 /// writing may raise (SIGXFSZ) dies with the thread.
 fn on_quiet_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> io::Result<R> {
+    let thread = quietly(|| {
+        std::thread::Builder::new()
+            .name("tensorscope".into())
+            .spawn(f)
+    });
+    let failed = |_| io::Error::other("a thread of the recorder failed");
+    thread?.join().map_err(failed)
+}
+
+/// Runs `f`; threads that it starts take no signals.
+pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: both sets are ours; the first call initialises the one it is given.
@@ -219,15 +230,12 @@ fn on_quiet_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) ->
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
     }
-    let thread = std::thread::Builder::new()
-        .name("tensorscope".into())
-        .spawn(f);
+    let result = f();
     // SAFETY: restores what the call above noted.
     unsafe {
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
     }
-    let failed = |_| io::Error::other("a thread of the recorder failed");
-    thread?.join().map_err(failed)
+    result
 }
 
 /// Contexts that have a number, by the address of their scheduler.

@@ -12,9 +12,9 @@
 //! Exit code, standard input, output and error are the program's; our own lines
 //! go to standard error and start with `tensorscope:`.
 
-mod child;
+pub(crate) mod child;
 pub mod library_file;
-mod program;
+pub(crate) mod program;
 
 use std::{
     collections::BTreeMap,
@@ -201,7 +201,7 @@ impl child::Start for Watch {
     }
 }
 
-fn why(error: &std::io::Error) -> String {
+pub(crate) fn why(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => "there is no such program; check the name and PATH".into(),
         std::io::ErrorKind::PermissionDenied => "it may not be executed; see `chmod +x`".into(),
@@ -243,17 +243,29 @@ impl Shared {
     }
 }
 
-fn command(props: &AttachProps, program: &Path, library: &Path, shared: &Shared) -> Command {
+/// The program, with its arguments.
+pub(crate) fn typed(words: &[OsString], program: &Path) -> Command {
     let mut command = Command::new(program);
     // What the program takes for its name is what was typed.
-    std::os::unix::process::CommandExt::arg0(&mut command, &props.program[0]);
-    command.args(&props.program[1..]);
+    std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Puts the library in front of what is preloaded already.
+pub(crate) fn preload(command: &mut Command, library: &Path) {
     let mut preload = library.as_os_str().to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
         preload.push(":");
         preload.push(others);
     }
     command.env("LD_PRELOAD", preload);
+}
+
+fn command(props: &AttachProps, program: &Path, library: &Path, shared: &Shared) -> Command {
+    let mut command = typed(&props.program, program);
+    preload(&mut command, library);
+    command.env_remove("TENSORSCOPE_FEED");
     command.env("TENSORSCOPE_LOG", &shared.log_directory);
     match props.repacking {
         Repacking::Prevented => command.env("TENSORSCOPE_NO_REPACK", "1"),

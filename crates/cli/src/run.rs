@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 mod generation;
+mod program;
 pub(crate) mod report;
 
 use std::{process::ExitCode, time::Instant};
@@ -34,6 +35,9 @@ pub enum Feed {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if !args.program.is_empty() {
+        return program::run(&args);
+    }
     let begin = Instant::now();
     let texts = args.engine.texts()?;
     let model = gguf::Model::open(args.engine.model())?;

@@ -30,3 +30,9 @@ pub enum FeedError {
     #[error("{0}")]
     Refused(String),
 }
+
+impl FeedError {
+    pub(crate) fn broken() -> FeedError {
+        FeedError::Refused("an error in feeding itself; generation ends here".into())
+    }
+}

@@ -4,6 +4,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// What happens to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -13,7 +15,7 @@ pub enum Fault {
 }
 
 /// `fail=0.001,short=0.001,slow=0.001:50ms,seed=7`: shares of all reads.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Faults {
     fail: f64,
     short: f64,

@@ -11,6 +11,8 @@
 //! 4. After the evaluation all tensors but the pinned ones point at the file's mapping
 //!    again, so that whoever looks at them in between sees the right bytes.
 
+mod leave;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,8 +41,21 @@ pub struct Feeder {
     evaluations: u64,
     /// Experts chosen: evaluation, layer, expert; kept when asked for.
     chosen: Vec<(u32, u32, u32)>,
+    trust: Trust,
     pub stats: Arc<Stats>,
     notes: Vec<String>,
+}
+
+/// Whether a library ticks as its rules say. Until that was seen nothing depends on it:
+/// only weights that stay where they are put are fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    Given,
+    NotYet,
+    /// It does not: nothing was computed with wrong bytes, but it cannot be fed.
+    Lost,
+    /// Feeding panicked in the middle of a graph: nothing may be computed any more.
+    Broken,
 }
 
 /// The model that is fed.
@@ -102,6 +117,7 @@ impl Feeder {
             run: Run::default(),
             evaluations: 0,
             chosen: Vec::new(),
+            trust: Trust::Given,
             stats: Arc::new(Stats::default()),
             notes: Vec::new(),
         }
@@ -134,13 +150,10 @@ impl Feeder {
         ops: &OpNumbers,
         rules: TickRules,
     ) -> Result<bool, FeedError> {
-        let strategies = self.props.strategies;
-        let feeds = strategies.pin || strategies.stream || strategies.experts;
-        if feeds && self.fed.is_none() {
-            let (fed, notes) = self.start(graph, ops, rules)?;
-            self.notes.extend(notes);
-            self.fed = Some(fed);
+        if self.trust == Trust::Broken {
+            return Err(FeedError::broken());
         }
+        self.set_up(graph, ops, rules)?;
         if !self.schedule.is_of(graph) {
             let weights = self.fed.as_ref().map(|fed| &fed.weights);
             self.schedule = Schedule::build(graph, ops, rules, weights);
@@ -165,6 +178,23 @@ impl Feeder {
         Ok(true)
     }
 
+    /// Shares the memory out for the model of a graph, if that was not done yet.
+    pub fn set_up(
+        &mut self,
+        graph: Graph<'_>,
+        ops: &OpNumbers,
+        rules: TickRules,
+    ) -> Result<(), FeedError> {
+        let strategies = self.props.strategies;
+        let feeds = strategies.pin || strategies.stream || strategies.experts;
+        if feeds && self.fed.is_none() {
+            let (fed, notes) = self.start(graph, ops, rules)?;
+            self.notes.extend(notes);
+            self.fed = Some(fed);
+        }
+        Ok(())
+    }
+
     fn start(
         &mut self,
         graph: Graph<'_>,
@@ -174,6 +204,7 @@ impl Feeder {
         let (nodes, steps) = crate::schedule::walk(graph, ops, rules);
         let cache = self.props.cache();
         let mut weights = Weights::discover(&nodes, &steps, ops, cache)?;
+        weights.correct_warm_up();
         let found = Schedule::build(graph, ops, rules, Some(&weights));
         let groups = layers_of(&found, &weights);
         let mut notes = Vec::new();
@@ -207,7 +238,10 @@ impl Feeder {
                 return false;
             };
             let slots = f64::from(experts.slots_of(layer));
-            let (count, used) = (f64::from(count), f64::from(used));
+            let (count, used) = (
+                f64::from(count),
+                f64::from(used).max(self.schedule.used as f64),
+            );
             let likely = count * (1.0 - (1.0 - used / count).powf(tokens));
             tokens * used > slots && likely > slots * MOST_OF_SLOTS
         })
@@ -216,6 +250,9 @@ impl Feeder {
     /// Gives the nodes that use experts tensors of ours.
     fn shadow_routed(&mut self) {
         self.shadows.clear();
+        if self.trust != Trust::Given {
+            return;
+        }
         for (number, routing) in self.schedule.routings.iter().enumerate() {
             // The ids have to be known at a point before the first node that uses them.
             let first = routing.nodes.first().map_or(0, |node| node.step);
@@ -283,7 +320,7 @@ impl Feeder {
                         is_pin: true,
                     });
                 }
-                Fate::Streamed => {
+                Fate::Streamed if self.trust == Trust::Given => {
                     let planned = fed.weights.planned(number, Place::Ring);
                     now.push(planned);
                     later.push(planned);
@@ -293,7 +330,9 @@ impl Feeder {
                     });
                 }
                 // Experts of a batch that needs nearly all of them.
-                Fate::Sliced { .. } if fed.memory.whole_ring.is_some() => {
+                Fate::Sliced { .. }
+                    if fed.memory.whole_ring.is_some() && self.trust == Trust::Given =>
+                {
                     now.push(fed.weights.planned(number, Place::Ring));
                     self.run.uses.push(Use {
                         need: *need,

@@ -57,7 +57,8 @@ fn parse(line: &str) -> Option<Mapping> {
 }
 
 /// How bytes get from the disk to memory, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Method {
     IoUringDirect,
     PreadDirect,

@@ -55,7 +55,7 @@ pub unsafe fn compute(
             feeder.end(false);
             return (STATUS_ABORTED, Some(error));
         }
-        Err(_) => return (STATUS_ABORTED, Some(broken())),
+        Err(_) => return (STATUS_ABORTED, Some(feeder.break_down())),
     }
     let slot = plan.wrapping_byte_add(library.plan.callback_offset());
     let callback: *mut AbortCallback = slot.cast();
@@ -79,17 +79,23 @@ pub unsafe fn compute(
         data.write(before.1);
         status
     };
-    let Ticking { feeder, error, .. } = ticking;
-    feeder.end(status == STATUS_SUCCESS && error.is_none());
-    match error {
+    let Ticking {
+        feeder,
+        error,
+        point,
+        ..
+    } = ticking;
+    let is_complete = status == STATUS_SUCCESS && error.is_none();
+    let ticked = match is_complete {
+        true => feeder.check_ticks(point),
+        false => Ok(()),
+    };
+    feeder.end(is_complete && ticked.is_ok());
+    match error.or(ticked.err()) {
         // The last node's own tick comes too late to stop anything.
         Some(error) => (STATUS_ABORTED, Some(error)),
         None => (status, None),
     }
-}
-
-fn broken() -> FeedError {
-    FeedError::Refused("an error in feeding itself; generation ends here".into())
 }
 
 unsafe extern "C" fn on_tick(data: *mut c_void) -> bool {
@@ -103,7 +109,7 @@ unsafe extern "C" fn on_tick(data: *mut c_void) -> bool {
         let done = catch_unwind(AssertUnwindSafe(|| feeder.at_point(point)));
         ticking.error = match done {
             Ok(result) => result.err(),
-            Err(_) => Some(broken()),
+            Err(_) => Some(feeder.break_down()),
         };
     }
     if ticking.error.is_some() {

@@ -5,6 +5,7 @@
 //! hook      around ggml_graph_compute: a point before each step
 //!   feeder    what is needed at a point is waited for, and tensors are pointed at it
 //!     weights   tensors that lie in a mapped file       schedule  a graph's needs
+//!     survey    is this graph's model the one to be fed (crate agent)
 //!     setup     the budget is shared out (crate plan)   memory    huge pages
 //!     pump      a thread that reads ahead, in order, into a ring
 //!     experts   slices, read when the router has spoken, and their cache
@@ -28,8 +29,10 @@ mod pump;
 mod reader;
 mod routing;
 mod schedule;
+pub mod settings;
 mod setup;
 mod stats;
+pub mod survey;
 mod weights;
 
 pub use error::FeedError;

@@ -78,6 +78,9 @@ impl Region {
         let start = unsafe { mapped.cast::<u8>().add(padding) };
         // SAFETY: advice for memory that is ours. Refusal costs speed, nothing else.
         let huge = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
+        // A child has no use for it, and must not share pages that the disk writes to.
+        // SAFETY: as above.
+        unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
         // SAFETY: memory of ours; pages are locked as they come.
         let locked = unsafe {
             libc::syscall(

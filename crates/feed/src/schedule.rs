@@ -56,6 +56,10 @@ pub struct Schedule {
     pub routings: Vec<Routing>,
     /// Most tokens that one choice of experts is for.
     pub tokens: u64,
+    /// Most experts of one token.
+    pub used: u64,
+    /// Ticks that the graph makes.
+    pub steps: u32,
 }
 
 // SAFETY: the pointers are of the graph that is being computed, by one thread.
@@ -109,6 +113,7 @@ impl Schedule {
         let (nodes, steps) = walk(graph, ops, rules);
         let mut schedule = Schedule {
             key: Key::of(graph),
+            steps: steps.len() as u32,
             ..Schedule::default()
         };
         let mut made_at: HashMap<*const RawTensor, u32> = HashMap::new();
@@ -183,6 +188,7 @@ impl Schedule {
             self.routings.len() - 1
         });
         self.tokens = self.tokens.max(ids.extent(1));
+        self.used = self.used.max(ids.extent(0));
         self.routings[at].nodes.push(RoutedNode {
             node: node.as_ptr().cast_mut(),
             step,

@@ -124,21 +124,55 @@ impl Weights {
         })
     }
 
+    /// When a program warms up it computes with all experts; how many a token uses is
+    /// in the model's file then.
+    pub fn correct_warm_up(&mut self) {
+        let is_warm_up = |weight: &WeightInMemory| matches!(weight.usage, Usage::Experts { count, used, .. } if used == count && count > 1);
+        let Some(weight) = self.list.iter().find(|weight| is_warm_up(weight)) else {
+            return;
+        };
+        let Ok(model) = gguf::Model::open(self.files.path(weight.file)) else {
+            return;
+        };
+        let from_file = model.hyper().expert_used_count_max() as u32;
+        for weight in &mut self.list {
+            if let Usage::Experts { count, used, .. } = &mut weight.usage
+                && *used == *count
+                && (1..*count).contains(&from_file)
+            {
+                *used = from_file;
+            }
+        }
+    }
+
     /// The weight that a tensor is, or is a view of.
     pub fn find(&self, tensor: Tensor<'_>) -> Option<u32> {
         let root = tensor.root();
         let &number = self.by_tensor.get(&root.as_ptr())?;
         // Another model may lie where one was freed.
         let weight = &self.list[number as usize];
-        (weight.bytes == root.nbytes() && weight.name.as_bytes() == root.name()).then_some(number)
+        let is_there = root.data() == weight.original
+            || match weight.fate {
+                Fate::Pinned { address, .. } => {
+                    root.data() == address + self.phase(number) as usize
+                }
+                _ => false,
+            };
+        let is_same = weight.bytes == root.nbytes() && weight.name.as_bytes() == root.name();
+        (is_there && is_same).then_some(number)
+    }
+
+    /// Bytes of an aligned read before the weight.
+    fn phase(&self, number: u32) -> u64 {
+        self.list[number as usize].file_offset % self.files.alignment_bytes
     }
 
     /// The read that brings a weight to its place.
     pub fn planned(&self, number: u32, place: Place) -> Planned {
         let weight = &self.list[number as usize];
         let alignment = self.files.alignment_bytes;
-        let offset = weight.file_offset - weight.file_offset % alignment;
-        let phase = weight.file_offset - offset;
+        let phase = self.phase(number);
+        let offset = weight.file_offset - phase;
         Planned {
             weight: number,
             file: weight.file,
@@ -205,7 +239,7 @@ fn both(one: Usage, other: Usage) -> Usage {
     }
 }
 
-fn mapping_of<'m>(maps: &'m [Mapping], tensor: Tensor<'_>) -> Option<&'m Mapping> {
+pub fn mapping_of<'m>(maps: &'m [Mapping], tensor: Tensor<'_>) -> Option<&'m Mapping> {
     let (start, bytes) = (tensor.data(), tensor.nbytes() as usize);
     let end = start.checked_add(bytes)?;
     let inside = |m: &&Mapping| m.start <= start && end <= m.end;

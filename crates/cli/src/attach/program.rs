@@ -25,41 +25,59 @@ pub enum Refusal {
     Musl,
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let built_in = "`tensorscope record -m MODEL -p TEXT` to use the built-in engine";
+impl Refusal {
+    /// Why, and what to do about it.
+    fn reasons(&self) -> (&'static str, &'static str) {
         match self {
-            Refusal::StaticGgml => write!(
-                f,
-                "no trace can be written: the program is linked statically to ggml\n  \
-                 try: a build with -DBUILD_SHARED_LIBS=ON, or {built_in}"
+            Refusal::StaticGgml => (
+                "the program is linked statically to ggml",
+                "a build with -DBUILD_SHARED_LIBS=ON",
             ),
-            Refusal::StrippedGgml => write!(
-                f,
-                "no trace can be written: the program has ggml linked into it and is stripped\n  \
-                 try: a build with -DBUILD_SHARED_LIBS=ON, or {built_in}"
+            Refusal::StrippedGgml => (
+                "the program has ggml linked into it and is stripped",
+                "a build with -DBUILD_SHARED_LIBS=ON",
             ),
-            Refusal::SetUser => write!(
-                f,
-                "no trace can be written: the program is setuid or setgid, or has file capabilities, and the loader preloads nothing then\n  \
-                 try: a copy of it without them (`cp PROGRAM /tmp/`), or record as the user that it runs as"
+            Refusal::SetUser => (
+                "the program is setuid or setgid, or has file capabilities, and the loader preloads nothing then",
+                "a copy of it without them (`cp PROGRAM /tmp/`)",
             ),
-            Refusal::Is32Bit => write!(
-                f,
-                "no trace can be written: it is a 32-bit program, and tensorscope records 64-bit ones\n  \
-                 try: a 64-bit build of it, or {built_in}"
+            Refusal::Is32Bit => (
+                "it is a 32-bit program, and tensorscope records 64-bit ones",
+                "a 64-bit build of it",
             ),
-            Refusal::OtherMachine => write!(
-                f,
-                "no trace can be written: it is a program for another processor\n  \
-                 try: a build for this machine, or {built_in}"
+            Refusal::OtherMachine => (
+                "it is a program for another processor",
+                "a build for this machine",
             ),
-            Refusal::Musl => write!(
-                f,
-                "no trace can be written: the program uses musl, and this tensorscope is built for glibc\n  \
-                 try: a build of it for glibc, or {built_in}"
+            Refusal::Musl => (
+                "the program uses musl, and this tensorscope is built for glibc",
+                "a build of it for glibc",
             ),
         }
+    }
+
+    /// The same for a program that is to be fed.
+    pub fn of_feeding(&self) -> String {
+        let (why, fix) = self.reasons();
+        let why = why.replace("records 64-bit", "feeds 64-bit");
+        format!(
+            "it cannot be fed: {why}\n  \
+             try: {fix}, or `tensorscope run -m MODEL -p TEXT` to use the built-in engine"
+        )
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (why, fix) = self.reasons();
+        let instead = match self {
+            Refusal::SetUser => "record as the user that it runs as",
+            _ => "`tensorscope record -m MODEL -p TEXT` to use the built-in engine",
+        };
+        write!(
+            f,
+            "no trace can be written: {why}\n  try: {fix}, or {instead}"
+        )
     }
 }
 

@@ -6,7 +6,10 @@ use anyhow::bail;
 use feed::{Distribution, Faults, Method};
 use plan::{Policy, Strategies};
 
-use crate::{engine_args::EngineArgs, text::size};
+use crate::{
+    engine_args::{EngineArgs, OF_ENGINE},
+    text::size,
+};
 
 pub const NONE: Strategies = Strategies {
     pin: false,
@@ -82,11 +85,11 @@ pub struct Args {
 
     /// Draw experts instead of asking the router, for models of random weights: uniform,
     /// zipf:EXPONENT, sticky:SHARE
-    #[arg(long, value_name = "DISTRIBUTION")]
+    #[arg(long, value_name = "DISTRIBUTION", conflicts_with = "program")]
     pub routing: Option<Distribution>,
 
     /// Write which experts were chosen, as CSV
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "program")]
     pub routing_file: Option<PathBuf>,
 
     /// Make reads fail, fall short or take time, to try what a bad disk does:
@@ -95,11 +98,11 @@ pub struct Args {
     pub inject: Option<Faults>,
 
     /// What to tell the kernel about the mapped file (for comparisons)
-    #[arg(long, value_name = "ADVICE")]
+    #[arg(long, value_name = "ADVICE", conflicts_with = "program")]
     pub madvise: Option<Advice>,
 
     /// Print the figures as JSON instead of the text
-    #[arg(long)]
+    #[arg(long, conflicts_with = "program")]
     pub json: bool,
 
     /// Only the text
@@ -107,7 +110,8 @@ pub struct Args {
     pub quiet: bool,
 
     /// Program to run, with its arguments
-    #[arg(last = true, value_name = "PROGRAM")]
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with = "tokens",
+          conflicts_with_all = OF_ENGINE)]
     pub program: Vec<std::ffi::OsString>,
 }
 

@@ -10,6 +10,7 @@ mod disk;
 mod doctor;
 mod ending;
 mod environment;
+mod feeding;
 mod fixture;
 mod models;
 #[path = "../shared/mount.rs"]

@@ -1,0 +1,433 @@
+//! Feeds the model of this program instead of recording it (`tensorscope run --
+//! PROGRAM`): what crate `feed` does, inside somebody else's process.
+//!
+//! 1. The launcher names a file of settings (`settings::FEED`). It is read when the
+//!    first graph comes; a process that computes nothing does nothing.
+//! 2. The first graph of a model whose weights are mapped makes this process the one
+//!    that is fed: a lock on the settings' file, because the budget is for one.
+//! 3. Graphs are computed one at a time. Those of other models pass.
+//! 4. When the mapping goes, the model is gone (`unmapping.rs`), and the next may be fed.
+//! 5. A forked child starts anew: its tensors are pointed back at the mapping.
+//!
+//! What cannot be fed runs as it is, with one line. Once weights are fed, an error makes
+//! the computation fail: other numbers are never computed.
+
+use std::{
+    ffi::{c_int, c_void},
+    fs::File,
+    os::fd::AsRawFd as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use capture::{RawPlan, hook::ComputeFn};
+use feed::{
+    FeedError, Feeder, Shares, Stats,
+    settings::{FeedSettings, Report},
+    survey::{Verdict, survey},
+};
+use ggml::{
+    Graph, RawGraph,
+    foreign::{Mirror, TensorLayout, graph_without_uid},
+};
+
+use crate::{
+    hooks,
+    library::{self, Library},
+    lock::Lock,
+    streams, unmapping,
+};
+
+/// How often the report is written while the program computes.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// A fork does not wait longer for a graph.
+const FORK_WAITS: Duration = Duration::from_secs(10);
+/// `GGML_STATUS_ABORTED`.
+const STATUS_ABORTED: c_int = 1;
+
+static IS_ON: AtomicBool = AtomicBool::new(false);
+/// A fork has cut through a graph: this child must not compute with what it got.
+static IS_TORN: AtomicBool = AtomicBool::new(false);
+static SETTINGS_FILE: OnceLock<PathBuf> = OnceLock::new();
+static STATE: Lock<State> = Lock::new(State::new());
+/// What the report is made of, so that it does not have to wait for a graph.
+static FIGURES: Lock<Option<Figures>> = Lock::new(None);
+
+struct State {
+    settings: Option<FeedSettings>,
+    feeder: Option<Feeder>,
+    mirror: Option<Mirror>,
+    /// Open as long as this process is the one that is fed.
+    turn: Option<File>,
+    /// Models that were fed before this one.
+    models: u32,
+    said: Vec<String>,
+    reported: Option<Instant>,
+}
+
+struct Figures {
+    pid: u32,
+    number: u32,
+    refused: Option<String>,
+    shares: Option<Shares>,
+    stats: Arc<Stats>,
+}
+
+/// Whether this process is to be fed.
+#[inline]
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// Before the program starts; the file is read later.
+pub fn start(settings_file: PathBuf) {
+    let _ = SETTINGS_FILE.set(settings_file);
+    IS_ON.store(true, Ordering::Relaxed);
+    unmapping::feeds();
+}
+
+/// Computes a graph, its weights fed if they are those of the model.
+///
+/// # Safety
+/// As `ggml_graph_compute`, which `real` is and which returns to `caller`.
+pub unsafe fn compute(
+    graph: *mut c_void,
+    plan: *mut RawPlan,
+    caller: usize,
+    real: ComputeFn,
+) -> c_int {
+    if IS_TORN.load(Ordering::Relaxed) {
+        say("the program forked while a graph was computed; this process cannot compute");
+        return STATUS_ABORTED;
+    }
+    let fed = STATE.with(|state| {
+        // SAFETY: the program's call (caller).
+        let prepared = catch_unwind(AssertUnwindSafe(|| unsafe {
+            state.prepare(graph, caller, real)
+        }));
+        match prepared {
+            // SAFETY: as above.
+            Ok(Some(library)) => Some(unsafe { state.compute(graph, plan, library, real) }),
+            Ok(None) => None,
+            Err(_) => {
+                state.refuse("an error in feeding itself, before a graph");
+                None
+            }
+        }
+    });
+    // Outside of the lock: others may compute meanwhile.
+    // SAFETY: as above.
+    fed.unwrap_or_else(|| unsafe { real(graph, plan) })
+}
+
+/// The graph as crate `ggml` reads it; `copy` keeps what that needs.
+///
+/// # Safety
+/// A live graph of this library, whose tensors are laid out as today.
+unsafe fn view_of<'a>(
+    library: &Library,
+    graph: *mut c_void,
+    copy: &'a mut Option<RawGraph>,
+) -> Option<Graph<'a>> {
+    let view: *const c_void = match library.has_uid {
+        true => graph,
+        // SAFETY: as promised by the caller; the nodes are the same.
+        false => std::ptr::from_ref(copy.insert(unsafe { graph_without_uid(graph) })).cast(),
+    };
+    // SAFETY: as above.
+    unsafe { Graph::from_ptr(view) }
+}
+
+impl State {
+    const fn new() -> State {
+        State {
+            settings: None,
+            feeder: None,
+            mirror: None,
+            turn: None,
+            models: 0,
+            said: Vec::new(),
+            reported: None,
+        }
+    }
+
+    /// `None` when the graph is to be computed as it is.
+    ///
+    /// # Safety
+    /// A live graph of the library of `real`.
+    unsafe fn prepare(
+        &mut self,
+        graph: *mut c_void,
+        caller: usize,
+        real: ComputeFn,
+    ) -> Option<&'static Library> {
+        if self.feeder.is_some() && unmapping::take_gone() {
+            self.leave_model();
+        }
+        let library = match library::of(caller, real, |_| {}) {
+            Ok(library) => library,
+            Err(reason) => {
+                self.complain(&reason);
+                return None;
+            }
+        };
+        let mirror = self.mirror.get_or_insert_default();
+        // SAFETY: a live graph of this library (caller).
+        match unsafe { library.tensor_layout(graph, mirror) } {
+            Ok(TensorLayout::Today) => {}
+            Ok(_) => {
+                let path = &library.path;
+                self.complain(&format!("{path}: this llama.cpp is too old to be fed"));
+                return None;
+            }
+            Err(reason) => {
+                self.complain(&reason);
+                return None;
+            }
+        }
+        if self.feeder.is_none() {
+            let mut copy = None;
+            // SAFETY: as above; the layout was found out.
+            let view = unsafe { view_of(library, graph, &mut copy) }?;
+            self.begin(view, library)?;
+        }
+        Some(library)
+    }
+
+    /// Sets up for the model of a graph, if it is one to be fed.
+    fn begin(&mut self, view: Graph<'_>, library: &Library) -> Option<()> {
+        let ops = &library.knowledge.ops;
+        let verdict = survey(view, ops, library.rules).unwrap_or(Verdict::Pass);
+        match verdict {
+            Verdict::Pass => return None,
+            Verdict::NotMapped => {
+                self.complain(
+                    "the model is not fed: its weights do not lie in a mapped file (--no-mmap?)",
+                );
+                return None;
+            }
+            Verdict::Feed => {}
+        }
+        let path = SETTINGS_FILE.get()?;
+        if self.settings.is_none() {
+            match FeedSettings::read(path) {
+                Ok(settings) => self.settings = Some(settings),
+                Err(error) => {
+                    let path = path.display();
+                    self.refuse(&format!("{path}: cannot read how to feed: {error}"));
+                    return None;
+                }
+            }
+        }
+        if !self.takes_turn(path) {
+            self.refuse("another process of this run is fed");
+            return None;
+        }
+        let settings = self.settings.as_ref()?;
+        let mut feeder = Feeder::new(settings.props()).distrusting();
+        // Threads that are started take no signals of the program's.
+        let result = streams::quietly(|| feeder.set_up(view, ops, library.rules));
+        if let Err(error) = result {
+            self.refuse(&error.to_string());
+            return None;
+        }
+        if !settings.is_quiet {
+            feeder.take_notes().iter().for_each(|note| say(note));
+        }
+        unmapping::watch(feeder.mapped());
+        let figures = Figures {
+            pid: std::process::id(),
+            number: self.models,
+            refused: None,
+            shares: feeder.memory().map(|memory| memory.shares),
+            stats: feeder.stats.clone(),
+        };
+        FIGURES.with(|known| *known = Some(figures));
+        self.feeder = Some(feeder);
+        Some(())
+    }
+
+    /// The budget is for one process at a time.
+    fn takes_turn(&mut self, path: &Path) -> bool {
+        if self.turn.is_some() {
+            return true;
+        }
+        let Ok(file) = File::open(path) else {
+            return false;
+        };
+        // SAFETY: an open descriptor.
+        let is_ours = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0;
+        self.turn = is_ours.then_some(file);
+        is_ours
+    }
+
+    /// # Safety
+    /// As [`compute`]; the library's layouts were checked.
+    unsafe fn compute(
+        &mut self,
+        graph: *mut c_void,
+        plan: *mut RawPlan,
+        library: &'static Library,
+        real: ComputeFn,
+    ) -> c_int {
+        let mut copy = None;
+        // SAFETY: a live graph with a known layout (caller).
+        let view = unsafe { view_of(library, graph, &mut copy) };
+        let (Some(view), Some(feeder)) = (view, &mut self.feeder) else {
+            // SAFETY: the call that the program made.
+            return unsafe { real(graph, plan) };
+        };
+        let how = feed::hook::Library {
+            ops: &library.knowledge.ops,
+            rules: library.rules,
+            plan: library.plan_layout,
+        };
+        // SAFETY: the call that the program made, in layouts that were checked.
+        let (status, error) = unsafe { feed::hook::compute(feeder, view, graph, plan, &how, real) };
+        if let Some(error) = error {
+            self.say_new(&error);
+        } else if feeder.cannot_be() {
+            // Dropped, it points the tensors back at the mapping.
+            self.feeder = None;
+            unmapping::watch(Vec::new());
+            let (path, version) = (&library.path, &library.version);
+            self.refuse(&format!(
+                "{path}: ggml {version} computes graphs in a way that is not known"
+            ));
+        }
+        if self.reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+            self.reported = Some(Instant::now());
+            report();
+        }
+        status
+    }
+
+    /// The model that was fed was freed.
+    fn leave_model(&mut self) {
+        report();
+        if let Some(mut feeder) = self.feeder.take() {
+            feeder.forget_model();
+        }
+        unmapping::watch(Vec::new());
+        self.models += 1;
+    }
+
+    /// Feeds nothing in this process from now on.
+    #[cold]
+    fn refuse(&mut self, reason: &str) {
+        IS_ON.store(false, Ordering::Relaxed);
+        self.complain(reason);
+    }
+
+    /// Says once that something runs as it is, and why.
+    #[cold]
+    fn complain(&mut self, reason: &str) {
+        if self.said.iter().any(|said| said == reason) {
+            return;
+        }
+        self.said.push(reason.to_owned());
+        say(&format!("{reason}; it runs as it is"));
+        FIGURES.with(|figures| {
+            let figures = figures.get_or_insert_with(|| Figures {
+                pid: std::process::id(),
+                number: self.models,
+                refused: None,
+                shares: None,
+                stats: Arc::default(),
+            });
+            figures.refused.get_or_insert_with(|| reason.to_owned());
+        });
+        report();
+    }
+
+    fn say_new(&mut self, error: &FeedError) {
+        let text = error.to_string();
+        if self.said.last() != Some(&text) {
+            say(&text);
+            self.said.push(text);
+        }
+    }
+}
+
+/// A line of ours on standard error.
+fn say(text: &str) {
+    let line = format!("tensorscope: {}\n", text.replace('\n', " "));
+    // In one piece, so that lines of other threads do not mix with it.
+    // SAFETY: a buffer and its length.
+    unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
+}
+
+/// Writes down what was done so far; without it the launcher has less to say.
+fn report() {
+    let Some(folder) = SETTINGS_FILE.get().and_then(|file| file.parent()) else {
+        return;
+    };
+    FIGURES.with(|figures| {
+        let pid = std::process::id();
+        if let Some(figures) = figures.as_ref().filter(|figures| figures.pid == pid) {
+            let report = Report {
+                pid,
+                refused: figures.refused.clone(),
+                shares: figures.shares,
+                fed: figures.stats.snapshot(),
+            };
+            let _ = report.write(folder, figures.number);
+        }
+    });
+}
+
+/// When the program ends.
+pub fn at_exit() {
+    if SETTINGS_FILE.get().is_some() {
+        report();
+    }
+}
+
+/// Nobody may be inside when memory is copied. A graph that takes too long, or whose
+/// own thread forks, is cut through.
+pub fn before_fork() -> bool {
+    if SETTINGS_FILE.get().is_none() || hooks::is_computing() {
+        return false;
+    }
+    let is_held = STATE.take_within(FORK_WAITS);
+    if is_held {
+        FIGURES.take();
+    }
+    is_held
+}
+
+pub fn after_fork_in_parent(is_held: bool) {
+    if is_held {
+        FIGURES.release();
+        STATE.release();
+    }
+}
+
+/// The child has neither the threads nor the memory of the feeder.
+pub fn after_fork_in_child(is_held: bool) {
+    if !is_held {
+        // What the tensors point to stayed with the parent.
+        if unmapping::is_watching() {
+            IS_TORN.store(true, Ordering::Relaxed);
+            IS_ON.store(true, Ordering::Relaxed);
+        }
+        return;
+    }
+    unmapping::watch(Vec::new());
+    // SAFETY: taken by this thread before the fork, and there is no other thread.
+    unsafe {
+        let state = STATE.value_while_taken();
+        if let Some(feeder) = state.feeder.take() {
+            feeder.leave_to_parent();
+        }
+        // The lock is the parent's as long as that lives.
+        state.turn = None;
+        *FIGURES.value_while_taken() = None;
+    }
+    after_fork_in_parent(true);
+}

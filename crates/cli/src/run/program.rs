@@ -1,0 +1,330 @@
+//! `tensorscope run -- PROGRAM ARGS…`: feed the llama.cpp inside a program that nobody
+//! rebuilt.
+//!
+//! 1. The model is looked for among the program's arguments. One that fits the budget
+//!    is not fed: the program runs as it is.
+//! 2. A folder gets the settings (`feed::settings`), and the program the preload
+//!    library (crate `agent`), in a memory group of the budget's size.
+//! 3. The processes that were fed leave reports in the folder, of which the closing
+//!    lines are made.
+//!
+//! Exit code, standard input, output and error are the program's; our own lines go to
+//! standard error and start with `tensorscope:`.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitCode, ExitStatus},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use feed::{
+    Method,
+    settings::{FeedSettings, Report},
+};
+use gguf::{GgmlType, Model};
+use indicatif::HumanBytes;
+use kernelio::pressure::{MemoryLimit, Usage, drop_cache};
+use plan::Plan;
+
+use super::{Args, USUAL_DISK, args, args::Memory, available_bytes};
+use crate::{
+    attach::{self, child, library_file, program},
+    planning,
+};
+
+/// Tokens of context, and of a batch, when a program is asked whether its model fits.
+const CONTEXT_TOKENS: u64 = 4096;
+const BATCH_TOKENS: u64 = 512;
+
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let name = args.program[0].to_string_lossy().into_owned();
+    let path = program::find(&args.program[0])
+        .map_err(|error| anyhow!("{name}: cannot run it: {}", attach::why(&error)))?;
+    let model = model_of(&args.program)?;
+    let plan = args.plan.as_deref().map(Plan::read).transpose()?;
+    if let (Some(plan), Some(model)) = (&plan, &model) {
+        plan.check(model)?;
+    }
+    let budget_bytes = budget(args, model.as_ref(), plan.as_ref())?;
+    let settings = settings(args, model.as_ref(), plan, budget_bytes);
+    if settings.is_some()
+        && let Some(refusal) = program::refusal(&path)
+    {
+        return Err(anyhow!("{name}: {}", refusal.of_feeding()));
+    }
+    if args.cold {
+        let Some(model) = &model else {
+            bail!("--cold: there is no .gguf file among the program's arguments");
+        };
+        for file in model.files() {
+            drop_cache(&file.path)?;
+        }
+    }
+    if let (None, Some(model), true) = (&settings, &model, args.strategy != args::NONE) {
+        let sizes = (HumanBytes(model.len_bytes()), HumanBytes(budget_bytes));
+        say(
+            args,
+            &format!("{} fits into {}: {name} runs as it is", sizes.0, sizes.1),
+        );
+    }
+    let folder = tempfile::Builder::new()
+        .prefix("tensorscope-feed-")
+        .tempdir()
+        .context("cannot make a folder for the settings")?;
+    let mut command = attach::typed(&args.program, &path);
+    if let Some(settings) = &settings {
+        let file = folder.path().join("settings.json");
+        let written = settings.write(&file);
+        written.with_context(|| format!("{}: cannot write it", file.display()))?;
+        let library = library_file::path()
+            .context("cannot write the preload library to where it can be loaded")?;
+        attach::preload(&mut command, &library);
+        command.env("TENSORSCOPE_FEED", file);
+        command.env_remove("TENSORSCOPE_LOG");
+    }
+    let limit = confine(args, budget_bytes, &mut command);
+    let status = child::run(&mut command, &mut Plainly)
+        .map_err(|error| anyhow!("{name}: cannot run it: {}", attach::why(&error)))?;
+    let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
+    if settings.is_some() {
+        say_fed(args, &name, folder.path(), status);
+    }
+    say_memory(args, usage);
+    Ok(ExitCode::from(child::exit_code(status)))
+}
+
+/// Started and waited for, no more.
+struct Plainly;
+
+impl child::Start for Plainly {
+    fn spawn(&mut self, command: &mut Command) -> io::Result<Child> {
+        command.spawn()
+    }
+
+    fn wait(&mut self, child: &mut Child) -> io::Result<ExitStatus> {
+        child.wait()
+    }
+}
+
+fn say(args: &Args, text: &str) {
+    if !args.quiet {
+        eprintln!("tensorscope: {text}");
+    }
+}
+
+/// The only model file among the arguments, also as `--model=FILE`.
+fn model_of(program: &[OsString]) -> anyhow::Result<Option<Model>> {
+    let path_of = |word: &OsString| {
+        let bytes = word.as_bytes();
+        let value = bytes.iter().position(|&b| b == b'=').map_or(0, |at| at + 1);
+        let is_model = |path: &PathBuf| {
+            path.extension()
+                .is_some_and(|extension| extension == "gguf")
+                && path.is_file()
+        };
+        let of = |bytes: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
+        [of(bytes), of(&bytes[value..])].into_iter().find(is_model)
+    };
+    let mut paths: Vec<PathBuf> = program[1..].iter().filter_map(path_of).collect();
+    paths.dedup();
+    match paths.as_slice() {
+        [path] => Ok(Some(Model::open(path)?)),
+        _ => Ok(None),
+    }
+}
+
+/// What was asked for, what the plan was made for, or what is free.
+fn budget(args: &Args, model: Option<&Model>, plan: Option<&Plan>) -> anyhow::Result<u64> {
+    match (args.memory, model, plan) {
+        (Some(Memory::Percent(_)), None, _) => bail!(
+            "--memory: a share of which model? There is not one .gguf file among the program's \
+             arguments; give bytes: --memory 4G"
+        ),
+        (Some(memory), model, _) => memory.of(model.map_or(0, Model::len_bytes)),
+        (None, _, Some(plan)) => Ok(plan.memory.budget_bytes),
+        (None, _, None) => {
+            available_bytes().context("cannot find out how much memory is free; give --memory")
+        }
+    }
+}
+
+/// How to feed; `None` when the program is to run as it is.
+fn settings(
+    args: &Args,
+    model: Option<&Model>,
+    plan: Option<Plan>,
+    budget_bytes: u64,
+) -> Option<FeedSettings> {
+    let strategies = match &plan {
+        Some(plan) if args.strategy == args::ALL => plan.strategies,
+        _ => args.strategy,
+    };
+    let fits = model.is_some_and(|model| {
+        let other = planning::other_bytes(model, GgmlType::F16, CONTEXT_TOKENS, BATCH_TOKENS);
+        model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes
+    });
+    if strategies == args::NONE || fits && !args.always {
+        return None;
+    }
+    let assumed = plan.as_ref().map(|plan| plan.assumed);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let policy = plan
+        .as_ref()
+        .and_then(|plan| plan.experts.as_ref())
+        .map(|e| e.policy);
+    let disk_of = |path: &Path| planning::disk_rate(path);
+    Some(FeedSettings {
+        budget_bytes,
+        strategies,
+        policy: args.policy.or(policy).unwrap_or_default(),
+        block_bytes: plan
+            .as_ref()
+            .and_then(|plan| u32::try_from(plan.ring.read_bytes).ok())
+            .unwrap_or(planning::BLOCK_BYTES),
+        depth: plan
+            .as_ref()
+            .map_or(planning::DEPTH, |plan| plan.ring.depth),
+        disk_bytes_per_second: assumed
+            .map(|assumed| assumed.disk_bytes_per_second)
+            .or_else(|| model.and_then(|model| disk_of(&model.files()[0].path)))
+            .unwrap_or(USUAL_DISK),
+        compute_seconds_per_token: match assumed {
+            Some(assumed) => assumed.compute_seconds_per_token,
+            None => model.map(|model| planning::guessed_compute_seconds(model, threads)),
+        },
+        method: args.read_with.unwrap_or(Method::IoUringDirect),
+        plan,
+        faults: args.inject.clone(),
+        is_quiet: args.quiet,
+    })
+}
+
+/// Into a memory group of the budget's size, where we may make one.
+fn confine(args: &Args, budget_bytes: u64, command: &mut Command) -> Option<MemoryLimit> {
+    let is_asked_for = args.memory.is_some() || args.plan.is_some();
+    if !is_asked_for || args.no_limit {
+        return None;
+    }
+    let confined = MemoryLimit::new(budget_bytes).and_then(|limit| {
+        limit.confine(command)?;
+        Ok(limit)
+    });
+    let failed = |error| {
+        say(
+            args,
+            &format!("the budget is planned for, not enforced: {error}"),
+        )
+    };
+    confined.map_err(failed).ok()
+}
+
+/// What was fed, by the reports.
+fn say_fed(args: &Args, name: &str, folder: &Path, status: ExitStatus) {
+    let reports = Report::read_all(folder).unwrap_or_default();
+    let fed = || reports.iter().filter(|report| report.fed.evaluations > 0);
+    for report in fed() {
+        say(args, &sentence(report));
+    }
+    // A process that was not fed has said why itself.
+    if fed().next().is_none() && reports.is_empty() {
+        let why = match status.success() {
+            true => "it computed no graph of a shared ggml library",
+            false => "it failed before it computed a graph",
+        };
+        say(args, &format!("{name}: nothing was fed: {why}"));
+    }
+}
+
+fn sentence(report: &Report) -> String {
+    let fed = &report.fed;
+    let waited = (fed.waited_nanos + fed.waited_for_experts_nanos) as f64 / 1e9;
+    let mut parts = vec![format!(
+        "{} read in {} evaluations, waited {waited:.2} s for it",
+        HumanBytes(fed.bytes_read),
+        fed.evaluations
+    )];
+    if let Some(shares) = &report.shares {
+        parts.push(format!("{} kept", HumanBytes(shares.pinned_bytes)));
+        if shares.streamed_bytes > 0 {
+            parts.push(format!(
+                "{} streamed through {}",
+                HumanBytes(shares.streamed_bytes),
+                HumanBytes(shares.ring_bytes)
+            ));
+        }
+        if shares.mapped_bytes > 0 {
+            parts.push(format!(
+                "{} left to the page cache (the program asked for {} besides)",
+                HumanBytes(shares.mapped_bytes),
+                HumanBytes(shares.other_bytes)
+            ));
+        }
+        let uses = fed.expert_hits + fed.expert_misses;
+        if uses > 0 {
+            parts.push(format!(
+                "{:.1} % of expert uses found in {} slots a layer ({})",
+                fed.expert_hits as f64 / uses as f64 * 100.0,
+                shares.expert_slots,
+                HumanBytes(shares.expert_bytes)
+            ));
+        }
+    }
+    if fed.repeated_reads > 0 {
+        parts.push(format!("{} reads repeated", fed.repeated_reads));
+    }
+    parts.join(", ")
+}
+
+fn say_memory(args: &Args, usage: Option<Usage>) {
+    let Some(usage) = usage else {
+        return;
+    };
+    if let Some(peak) = usage.peak_bytes {
+        let (peak, limit) = (HumanBytes(peak), HumanBytes(usage.limit_bytes));
+        say(
+            args,
+            &format!("at most {peak} of memory, of {limit} allowed"),
+        );
+    }
+    if usage.oom_kills > 0 {
+        // Also when quiet: the program cannot say why it ended.
+        eprintln!(
+            "tensorscope: the kernel killed {} of its processes: what they need besides weights \
+             does not fit into {}; give more --memory",
+            usage.oom_kills,
+            HumanBytes(usage.limit_bytes)
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<OsString> {
+        words.iter().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_only_model_among_the_arguments_is_found() {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+        let dense = models.join("shakespeare-dense.gguf").display().to_string();
+        let moe = models.join("shakespeare-moe.gguf").display().to_string();
+        let found = |list: &[&str]| {
+            let model = model_of(&words(list)).unwrap();
+            model.map(|model| model.files()[0].path.display().to_string())
+        };
+        assert_eq!(
+            found(&["llama-cli", "-m", &dense, "-n", "4"]),
+            Some(dense.clone())
+        );
+        let joined = format!("--model={moe}");
+        assert_eq!(found(&["llama-cli", &joined]), Some(moe.clone()));
+        assert_eq!(found(&["llama-cli", "-m", &dense, "-md", &moe]), None);
+        assert_eq!(found(&["python3", "chat.py"]), None);
+        assert_eq!(found(&["llama-cli", "-m", "/nowhere/x.gguf"]), None);
+    }
+}
