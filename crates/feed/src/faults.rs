@@ -1,5 +1,5 @@
 //! Faults on purpose: reads that fail, fall short or take their time, so that what a
-//! bad disk does can be tried on a good one (`--inject`, `TENSORSCOPE_FEED_FAULTS`).
+//! bad disk does can be tried on a good one (`run --inject`).
 
 use std::str::FromStr;
 use std::time::Duration;

@@ -12,12 +12,13 @@
 //!    again, so that whoever looks at them in between sees the right bytes.
 
 mod leave;
+mod shadow;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ggml::{Graph, OpNumbers, RawTensor, TickRules};
+use ggml::{Graph, OpNumbers, TickRules};
 
 use crate::error::FeedError;
 use crate::pump::{Place, Planned, Program, RingPlace};
@@ -26,6 +27,7 @@ use crate::schedule::{Need, Routing, Schedule};
 use crate::setup::{Memory, Props, set_up};
 use crate::stats::Stats;
 use crate::weights::{Fate, Usage, Weights, point};
+use shadow::{Shadow, read_ids};
 
 /// A choice of experts that needs more of a layer than this share of its slots is
 /// read whole, in order, instead of slice by slice.
@@ -88,23 +90,6 @@ struct Use {
     need: Need,
     is_pin: bool,
 }
-
-/// A `MUL_MAT_ID` whose ids, and perhaps weight, are ours for an evaluation.
-struct Shadow {
-    node: *mut RawTensor,
-    originals: (*mut RawTensor, *mut RawTensor),
-    weight: Box<RawTensor>,
-    ids: Box<RawTensor>,
-    numbers: Vec<i32>,
-    /// Which of the schedule's routings.
-    routing: usize,
-    /// Layer and role, when slices go through slots.
-    slices: Option<(u32, u32)>,
-}
-
-// SAFETY: used by the thread that computes, under the lock of whoever shares the
-// feeder; the pointers are of the graph being computed.
-unsafe impl Send for Shadow {}
 
 impl Feeder {
     pub fn new(props: Props) -> Feeder {
@@ -601,77 +586,4 @@ fn layers_of(schedule: &Schedule, weights: &Weights) -> Vec<Vec<u32>> {
         }
     }
     groups
-}
-
-/// Ids as rows of tokens.
-struct Ids {
-    rows: Vec<Vec<i32>>,
-}
-
-/// # Safety
-/// A tensor of 32-bit ids whose data are complete.
-unsafe fn read_ids(tensor: *const RawTensor) -> Ids {
-    // SAFETY: a live tensor (caller).
-    let (ne, nb, data) = unsafe { ((*tensor).ne, (*tensor).nb, (*tensor).data as usize) };
-    let row = |token: usize| {
-        let id = |rank: usize| {
-            let address = data + token * nb[1] + rank * nb[0];
-            // SAFETY: inside of the tensor's data.
-            unsafe { (address as *const i32).read() }
-        };
-        (0..ne[0].max(0) as usize).map(id).collect()
-    };
-    Ids {
-        rows: (0..ne[1].max(0) as usize).map(row).collect(),
-    }
-}
-
-impl Shadow {
-    /// # Safety
-    /// A `MUL_MAT_ID` of a live graph.
-    unsafe fn of(node: *mut RawTensor, routing: usize) -> Shadow {
-        // SAFETY: its sources live as long (caller); copies of their structs.
-        unsafe {
-            let originals = ((*node).src[0], (*node).src[2]);
-            let weight = Box::new((*originals.0).clone());
-            let mut ids = Box::new((*originals.1).clone());
-            let row_bytes = 4 * ids.ne[0].max(0) as usize;
-            ids.nb = [4, row_bytes, row_bytes, row_bytes];
-            ids.nb[2] = row_bytes * ids.ne[1].max(0) as usize;
-            ids.nb[3] = ids.nb[2];
-            Shadow {
-                node,
-                originals,
-                weight,
-                ids,
-                numbers: Vec::new(),
-                routing,
-                slices: None,
-            }
-        }
-    }
-
-    fn put(&mut self) {
-        // SAFETY: the node is of the graph that is about to be computed, and our
-        // tensors live until `take_back`.
-        unsafe {
-            if self.slices.is_some() {
-                (*self.node).src[0] = &raw mut *self.weight;
-            }
-            (*self.node).src[2] = &raw mut *self.ids;
-        }
-    }
-
-    fn put_weight_back(&mut self) {
-        // SAFETY: as in `put`; the node's step has not begun on any thread.
-        unsafe { (*self.node).src[0] = self.originals.0 };
-    }
-
-    fn take_back(&mut self) {
-        // SAFETY: the graph was computed and is still there.
-        unsafe {
-            (*self.node).src[0] = self.originals.0;
-            (*self.node).src[2] = self.originals.1;
-        }
-    }
 }

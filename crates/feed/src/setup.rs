@@ -20,6 +20,9 @@ use crate::weights::{Fate, Usage, Weights};
 pub const MARGIN_BYTES: u64 = 40 << 20;
 /// A batch's experts are read whole through a ring of this many of the largest.
 const WHOLE_RING_TENSORS: u64 = 3;
+/// Bytes of one read of a slice. They are asked for by the thread that computes, and fewer
+/// cost it less.
+const EXPERT_BLOCK_BYTES: u32 = 4 << 20;
 /// Reads of slices in flight at most: the kernel queues what the disk does not take.
 const EXPERT_DEPTH: u32 = 256;
 
@@ -192,7 +195,7 @@ pub(crate) fn set_up(
                 bytes: slots.len(),
             };
             touch_ahead = Some(slots.touch_ahead());
-            experts = Experts::new(weights, &sliced, layout, expert_reader, props.block_bytes);
+            experts = Experts::new(weights, &sliced, layout, expert_reader, EXPERT_BLOCK_BYTES);
             let all = choice.sliced.iter().chain(&choice.streamed);
             let largest = all
                 .map(|&w| weights.planned(w as u32, crate::pump::Place::Ring).bytes)
