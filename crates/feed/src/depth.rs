@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 
 /// Blocks after which the rate is looked at.
 const ROUND_BLOCKS: usize = 192;
-/// Slower than this share of the planned rate is slow.
-const SLOW: f64 = 0.8;
+/// Slower than this share of the planned rate is slow. While all cores compute, a disk gives
+/// less than when it is measured alone.
+const SLOW: f64 = 0.6;
+/// Fewer reads than this are not tried.
+const LEAST_DEPTH: u32 = 4;
 /// A trial has to be so much faster to be kept.
 const BETTER: f64 = 1.07;
 /// Rounds without a trial after one that was not kept.
@@ -83,7 +86,7 @@ impl Depth {
             None if self.rest > 0 => self.rest -= 1,
             None if rate < planned * SLOW => {
                 let other = match self.tries_less {
-                    true => (self.now / 2).max(1),
+                    true => (self.now / 2).max(LEAST_DEPTH.min(self.now)),
                     false => (self.now * 2).min(self.most),
                 };
                 if other == self.now {
@@ -122,7 +125,7 @@ mod tests {
             depth.judge(now, 2e9);
         }
         assert_eq!(depth.now(), 64);
-        // Faster with less in flight: 32 was tried, given up, then 8, 4, 2, 1.
+        // Faster with less in flight: 32 was tried, given up, then 8 and 4.
         let rate = |depth: u32| 1e9 / f64::from(depth.max(4));
         let mut depth = Depth::new(16, 1 << 20, 2e9);
         for _ in 0..400 {

@@ -80,6 +80,11 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
 
+    /// Rest before each run, of every mode: lets a disk recover that is fast for a while only
+    /// (burst credits of virtual machines): 6s
+    #[arg(long, value_name = "TIME", value_parser = crate::text::duration)]
+    rest: Option<std::time::Duration>,
+
     /// Tokens that every run generates [default: 10, with experts 16]
     #[arg(short = 'n', long = "tokens", value_name = "N", value_parser = clap::value_parser!(u32).range(3..=100_000))]
     tokens: Option<u32>,

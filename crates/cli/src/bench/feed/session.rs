@@ -283,6 +283,13 @@ impl<'a> Session<'a> {
     /// One measured run. False when we were asked to stop.
     fn one(&mut self, repeat: u32, b: usize, m: usize) -> anyhow::Result<bool> {
         let ((budget, limit_bytes), mode) = (self.budgets[b], self.modes[m]);
+        if let Some(rest) = self.args.rest {
+            std::thread::sleep(rest);
+            if signals::stop_asked() {
+                return Ok(false);
+            }
+            self.measure_disk()?;
+        }
         let before = self.disk_rates.last().copied();
         let setting = self.settings.first().filter(|_| mode == Mode::StockBest);
         let strategy = match mode {
