@@ -192,7 +192,7 @@ pub fn disk_rate(file: &Path) -> Option<f64> {
     disk_rate_during(file, GLANCE).ok()
 }
 
-/// The disk's speed, as it is fed from, in bytes per second.
+/// The disk's speed, as it is fed from, in bytes per second: all that it gave in this time.
 pub fn disk_rate_during(file: &Path, time: Duration) -> Result<f64, CeilingError> {
     let options = DiskOptions {
         method: MethodChoice::Best,
@@ -203,5 +203,6 @@ pub fn disk_rate_during(file: &Path, time: Duration) -> Result<f64, CeilingError
         stop: Stop::After(time),
     };
     let measured = disk::measure(file, options, &mut |_| {})?;
-    Ok(measured.bytes_per_second as f64)
+    let seconds = measured.elapsed_nanos as f64 / 1e9;
+    Ok(measured.bytes_read as f64 / seconds.max(1e-9))
 }

@@ -45,7 +45,8 @@ const PNG_SCALE: f32 = 3.0;
 /// Ways of running a model larger than memory, compared: stock llama.cpp and each strategy
 ///
 /// Every run is a process of its own in a memory group of its own, with a cold page cache;
-/// modes and budgets take turns, and the disk is measured between the runs. `stock` is
+/// modes and budgets take turns, and the disk is measured between the runs (after one that was
+/// fed, for as long as that read). `stock` is
 /// llama.cpp as it is; `stock-best` has the read-ahead and the advice to the kernel that a
 /// short sweep finds best (the disk's read_ahead_kb is put back); the others are strategies
 /// of `tensorscope run`, carried out with a plan that is made for the budget. The output of

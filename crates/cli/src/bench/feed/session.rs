@@ -33,6 +33,8 @@ const SHORT_TOKENS: u32 = 6;
 const SWEEP_TOKENS: u32 = 4;
 /// How long the disk is measured between two runs.
 const DISK_TIME: Duration = Duration::from_millis(300);
+/// After a run that was fed it is measured for as long as that run read, within this.
+const MOST_DISK_TIME: Duration = Duration::from_secs(10);
 /// A plan leaves this free: no two runs need the same to the byte.
 const PLAN_SLACK_BYTES: u64 = 1 << 20;
 /// With less nothing runs.
@@ -62,6 +64,15 @@ pub struct Session<'a> {
     plans: HashMap<(usize, usize), (PathBuf, Plan)>,
     /// By budget and mode.
     cells: HashMap<(usize, usize), Cell>,
+}
+
+/// How long a run read: from the end of loading to the last token.
+fn reading_time(report: &Report) -> Duration {
+    let prompt = report.first_token_seconds.unwrap_or(0.0) - report.load_seconds;
+    let seconds = prompt.max(0.0) + report.token_seconds.iter().sum::<f64>();
+    Duration::try_from_secs_f64(seconds)
+        .unwrap_or(DISK_TIME)
+        .clamp(DISK_TIME, MOST_DISK_TIME)
 }
 
 impl<'a> Session<'a> {
@@ -274,8 +285,20 @@ impl<'a> Session<'a> {
     }
 
     fn measure_disk(&mut self) -> anyhow::Result<f64> {
+        self.measure_disk_for(DISK_TIME)
+    }
+
+    /// False when we were asked to stop.
+    fn rests(&self) -> bool {
+        if let Some(rest) = self.args.rest {
+            std::thread::sleep(rest);
+        }
+        !signals::stop_asked()
+    }
+
+    fn measure_disk_for(&mut self, time: Duration) -> anyhow::Result<f64> {
         let path = &self.model.files()[0].path;
-        let rate = planning::disk_rate_during(path, DISK_TIME)?;
+        let rate = planning::disk_rate_during(path, time)?;
         self.disk_rates.push(rate);
         Ok(rate)
     }
@@ -283,12 +306,8 @@ impl<'a> Session<'a> {
     /// One measured run. False when we were asked to stop.
     fn one(&mut self, repeat: u32, b: usize, m: usize) -> anyhow::Result<bool> {
         let ((budget, limit_bytes), mode) = (self.budgets[b], self.modes[m]);
-        if let Some(rest) = self.args.rest {
-            std::thread::sleep(rest);
-            if signals::stop_asked() {
-                return Ok(false);
-            }
-            self.measure_disk()?;
+        if !self.rests() {
+            return Ok(false);
         }
         let before = self.disk_rates.last().copied();
         let setting = self.settings.first().filter(|_| mode == Mode::StockBest);
@@ -330,9 +349,19 @@ impl<'a> Session<'a> {
             }
             Ended::Well(report) => *report,
         };
-        let after = self.measure_disk()?;
+        let disk_bytes_per_second = if mode.is_stock() {
+            let after = self.measure_disk()?;
+            (before.unwrap_or(after) + after) / 2.0
+        } else {
+            // A disk may be fast for a moment only: what counts is what it gives in the
+            // time that the run took, from the same state.
+            if !self.rests() {
+                return Ok(false);
+            }
+            self.measure_disk_for(reading_time(&report))?
+        };
         let ceilings = Ceilings {
-            disk_bytes_per_second: (before.unwrap_or(after) + after) / 2.0,
+            disk_bytes_per_second,
             compute_seconds_per_token: self.compute_seconds(self.compute.last().copied()),
             missing_bytes: (!self.has_experts).then(|| {
                 self.weight_bytes
@@ -463,10 +492,7 @@ impl<'a> Session<'a> {
             self.cells.get(&(b, m))
         };
         let plan = self.plans.get(&(b, m)).map(|(_, plan)| plan);
-        let disk: Vec<f64> = (0..self.modes.len())
-            .filter_map(|m| self.cells.get(&(b, m)))
-            .flat_map(|cell| cell.values(|run| Some(run.disk_ceiling_bytes_per_second)))
-            .collect();
+        let disk = cell.values(|run| Some(run.disk_ceiling_bytes_per_second));
         let weights_memory_bytes = limit_bytes - self.other_bytes;
         let speed = |predicted: &Predicted| match mode {
             Mode::Fed(_) => predicted.tokens_per_second,
