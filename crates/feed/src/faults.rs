@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn faults_come_as_often_as_asked_for() {
         let mut faults: Faults = "fail=0.1,short=0.2,slow=0.3:5ms,seed=9".parse().unwrap();
-        let mut counts = [0; 4];
+        let mut counts = [0i32; 4];
         for _ in 0..100_000 {
             let at = match faults.draw() {
                 Some(Fault::Fails) => 0,
