@@ -22,6 +22,9 @@ const ALIGNMENT_BYTES: u64 = 4096;
 const PROGRAM_BYTES: u64 = 48 << 20;
 /// Bytes of weights that a core computes with in a second, when nobody measured.
 const BYTES_PER_CORE_SECOND: f64 = 10e9;
+/// Of the disk's speed alone, what it gives while all cores compute: 2.5 to 3.0 of 3.3 GB/s
+/// (docs/feeding.md).
+pub const WHILE_COMPUTING: f64 = 0.9;
 /// Long enough to tell a hard disk from an SSD.
 const GLANCE: Duration = Duration::from_millis(150);
 
@@ -187,9 +190,9 @@ pub fn other_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: 
     summary.kv_cache.llama_cpp_bytes_at_context + batch * row * 4 + PROGRAM_BYTES
 }
 
-/// The disk's speed, by a glance.
+/// The disk's speed while computing, by a glance.
 pub fn disk_rate(file: &Path) -> Option<f64> {
-    disk_rate_during(file, GLANCE).ok()
+    Some(disk_rate_during(file, GLANCE).ok()? * WHILE_COMPUTING)
 }
 
 /// The disk's speed, as it is fed from, in bytes per second: all that it gave in this time.

@@ -438,7 +438,7 @@ impl<'a> Session<'a> {
     fn machine(&self, disk_bytes_per_second: f64) -> Machine {
         Machine {
             compute_seconds_per_token: self.compute_seconds(median(&self.compute)),
-            ..Machine::new(disk_bytes_per_second)
+            ..Machine::new(disk_bytes_per_second * planning::WHILE_COMPUTING)
         }
     }
 
