@@ -5,28 +5,71 @@
 For each program: the same output and exit code with and without us, no line on
 standard error that is not `tensorscope:`, every token in the trace, nothing lost.
 
-    --node           node-llama-cpp; `npm ci` was done in this folder
+A prebuilt program that dies of a signal by itself (it uses instructions that this
+processor announces and traps on, say) cannot be tested here: that is counted and
+shown, and is no failure. One that we compiled has no such excuse.
+
+    --node           node-llama-cpp, as it chooses its kernels itself and again without its
+                     AVX-512 and AMX kernels; `npm install` was done in this folder
     --python PYTHON  an interpreter that has llama-cpp-python[server]
     --dense-only     llama.cpp before 2024-04 knows experts as tensors of their own only
     --server SECONDS four clients stream from its server for so long
     --sql PROGRAM    reads the runs, if another than --tensorscope
+    --scratch DIR    for the second node-llama-cpp; on the file system of this folder
 """
 
 import argparse
 import csv
 import json
+import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-FAILURES = []
+# Kernels of a ggml with one library for each kind of processor that need AVX-512 or AMX.
+WIDE_KERNELS = ("skylakex", "cannonlake", "cascadelake", "icelake", "cooperlake", "zen4", "sapphirerapids")
+PASSED, FAILED, UNTESTED = [], [], []
+
+
+def passed(case, what):
+    PASSED.append(case)
+    print(f"ok     {case}: {what}", flush=True)
 
 
 def fail(case, what):
-    FAILURES.append(case)
-    print(f"FAILED {case}: {what}")
+    FAILED.append(case)
+    print(f"FAILED {case}: {what}", flush=True)
+
+
+def untested(case, what):
+    UNTESTED.append(case)
+    print(f"NOT TESTED {case}: {what}", flush=True)
+
+
+def death(returncode):
+    """The name of the signal that a program died of, also as a shell reports it."""
+    number = -returncode if returncode < 0 else returncode - 128
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return None
+
+
+def is_testable(case, plain, is_prebuilt):
+    """Whether the program, run without us, lived; says so where it did not."""
+    died_of = death(plain.returncode)
+    if died_of is None:
+        return True
+    what = f"it died with {died_of} before we were loaded: {plain.stderr[-200:]!r}"
+    if is_prebuilt:
+        untested(case, what)
+    else:
+        fail(case, what)
+    return False
 
 
 def query(args, run, sql):
@@ -35,10 +78,12 @@ def query(args, run, sql):
     return list(csv.DictReader(out.stdout.splitlines()))
 
 
-def compare(args, case, command, folder, expected_code=0, flags=()):
+def compare(args, case, command, folder, expected_code=0, flags=(), is_prebuilt=False):
     """Runs the command twice; the run directory, or None."""
     run = folder / case
     plain = subprocess.run(command, capture_output=True)
+    if not is_testable(case, plain, is_prebuilt):
+        return None
     recorded = subprocess.run(
         [args.tensorscope, "record", "-o", run, *flags, "--", *command], capture_output=True
     )
@@ -62,7 +107,7 @@ def compare(args, case, command, folder, expected_code=0, flags=()):
     flagged = query(args, run, "SELECT count(*) AS n FROM evals WHERE flags <> 0")
     if flagged[0]["n"] != "0":
         return fail(case, f"{flagged[0]['n']} evaluations are flagged")
-    print(f"ok     {case}: {ours[-1].decode() if ours else ''}")
+    passed(case, ours[-1].decode() if ours else "")
     return run, json.loads(plain.stdout)
 
 
@@ -86,9 +131,9 @@ def expect_tokens(args, case, run, expected):
             fail(case, f"{sequence} is not in the trace, which has {found}")
 
 
-def generation(args, case, command, folder):
+def generation(args, case, command, folder, is_prebuilt=False):
     """One sequence: the last token is chosen, but never evaluated."""
-    done = compare(args, case, command, folder)
+    done = compare(args, case, command, folder, is_prebuilt=is_prebuilt)
     if done:
         run, said = done
         expect_tokens(args, case, run, [said["prompt"] + said["generated"][:-1]])
@@ -101,15 +146,41 @@ def without_prefix(tokens, before):
     return tokens[shared:]
 
 
-def audit(args, case, command):
+def audit(args, case, command, is_prebuilt=False):
     """The MMU's answer: recall and precision of every page."""
+    if is_prebuilt and not is_testable(case, subprocess.run(command, capture_output=True), True):
+        return
     done = subprocess.run([args.tensorscope, "audit", "--json", "--", *command], capture_output=True)
     lines = done.stdout[done.stdout.index(b"{\n") :] if b"{\n" in done.stdout else b"{}"
     found = json.loads(lines)
     if done.returncode != 0 or not found.get("passed"):
         return fail(case, f"audit: {done.returncode} {done.stdout[-500:]!r} {done.stderr[-500:]!r}")
-    print(f"ok     {case}: recall {found['recall']:.0%}, precision {found['precision']:.0%} of "
-          f"{found['touched_pages']} pages in {found['evaluations']} evaluations")
+    passed(case, f"recall {found['recall']:.0%}, precision {found['precision']:.0%} of "
+           f"{found['touched_pages']} pages in {found['evaluations']} evaluations")
+
+
+def without_wide_kernels(folder):
+    """node-llama-cpp with the kernels that any AVX2 processor runs, in hard links."""
+    shutil.copytree(HERE / "node_modules", folder / "node_modules", symlinks=True, copy_function=os.link)
+    shutil.copy(HERE / "node.mjs", folder)
+    libraries = [
+        path
+        for path in folder.glob("node_modules/@node-llama-cpp/*/bins/*/libggml-cpu-*.so")
+        if path.stem.removeprefix("libggml-cpu-") in WIDE_KERNELS
+    ]
+    if not libraries:
+        fail("node-narrow", "node-llama-cpp has no library that needs AVX-512: nothing is masked any more")
+    for path in libraries:
+        path.unlink()
+    return folder / "node.mjs"
+
+
+def node(args, name, program, dense, moe, folder):
+    """A prebuilt program; `name` says which kernels it has."""
+    for model in dict.fromkeys((dense, moe)):
+        case = f"{name}-{pathlib.Path(model).stem}"
+        generation(args, case, ["node", str(program), model, "40"], folder, is_prebuilt=True)
+    audit(args, f"audit-{name}", ["node", str(program), moe, "12"], is_prebuilt=True)
 
 
 def main():
@@ -121,6 +192,7 @@ def main():
     parser.add_argument("--python")
     parser.add_argument("--dense-only", action="store_true")
     parser.add_argument("--server", type=float, default=0)
+    parser.add_argument("--scratch", type=pathlib.Path, default=HERE.parents[1] / "target")
     args = parser.parse_args()
     args.tensorscope = str(pathlib.Path(args.tensorscope).resolve())
     args.sql = args.sql and str(pathlib.Path(args.sql).resolve())
@@ -131,10 +203,11 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         if args.node:
-            for model in dict.fromkeys((dense, moe)):
-                case = f"node-{pathlib.Path(model).stem}"
-                generation(args, case, ["node", str(HERE / "node.mjs"), model, "40"], folder)
-            audit(args, "audit-node", ["node", str(HERE / "node.mjs"), moe, "12"])
+            node(args, "node", HERE / "node.mjs", dense, moe, folder)
+            # Beside `node_modules`, as hard links do not leave a file system.
+            with tempfile.TemporaryDirectory(dir=args.scratch) as narrow:
+                program = without_wide_kernels(pathlib.Path(narrow))
+                node(args, "node-narrow", program, dense, moe, folder)
         if args.python:
             for model in dict.fromkeys((dense, moe)):
                 case = f"python-{pathlib.Path(model).stem}"
@@ -159,7 +232,10 @@ def main():
             audit(args, "audit-contexts", contexts)
         if args.python and args.server:
             server(args, moe, folder)
-    return 1 if FAILURES else 0
+    for case in UNTESTED:
+        print(f"not tested on this processor: {case}")
+    print(f"attach: {len(set(PASSED) - set(FAILED))} passed, {len(set(FAILED))} failed, {len(UNTESTED)} skipped")
+    return 1 if FAILED else 0
 
 
 def server(args, model, folder):
@@ -173,6 +249,8 @@ def server(args, model, folder):
         out = folder / f"{mode}.json"
         started = [args.python, HERE / "server.py", model, str(args.server), out, "--", *command]
         codes.append(subprocess.run(started, stderr=subprocess.DEVNULL).returncode)
+        if not out.exists():
+            return fail("server", f"the {mode} server ended by itself: {codes[-1]}")
         for r in json.loads(out.read_text()):
             responses.setdefault((r["prompt"], r["count"]), set()).add(r["response"])
     differing = [request for request, texts in responses.items() if len(texts) > 1]
@@ -184,7 +262,8 @@ def server(args, model, folder):
     if subprocess.run(complete, stderr=subprocess.DEVNULL).returncode != 0:
         fail("server", "tokens are missing from the trace")
     else:
-        print(f"ok     server: {len(responses)} different requests")
+        passed("server", f"{len(responses)} different requests")
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

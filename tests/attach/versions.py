@@ -1,5 +1,9 @@
 """Records releases of llama-cpp-python, built from source, old and new.
 
+They are compiled for a fixed set of instructions (AVX2 and what came with it), never for
+the processor at hand: what this one announces it may trap on, and a result must not depend
+on where it was made.
+
     python versions.py --tensorscope PROGRAM --models DIR [--node] [--server SECONDS] VERSION…
 
 For each release: a virtual environment in target/attach, built by pip (a minute or
@@ -12,35 +16,60 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+# Names changed from LLAMA_ to GGML_ in 2024; a release ignores those it does not know.
+INSTRUCTION_SETS = {
+    **{name: "OFF" for name in ("NATIVE", "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI")},
+    **{name: "OFF" for name in ("AMX_TILE", "AMX_INT8", "AMX_BF16")},
+    **{name: "ON" for name in ("AVX", "AVX2", "FMA", "F16C")},
+}
+# LLAVA: nobody uses it here.
+CMAKE_ARGS = " ".join(
+    [f"-D{prefix}_{name}={value}" for name, value in INSTRUCTION_SETS.items() for prefix in ("GGML", "LLAMA")]
+    + ["-DLLAVA_BUILD=OFF"]
+)
+# In a disassembly: registers of AVX-512, and the instruction that every use of AMX begins with.
+WIDER_THAN_AVX2 = re.compile(r"%zmm|%k[1-7]\b|\btilezero\b|\bldtilecfg\b")
 TARGET = HERE.parents[1] / "target" / "attach"
 TEXT = "To be, or not to be: that is the question: whether 'tis nobler in the mind"
 
 
 def python_with(version, extras=""):
-    """An interpreter that has this release; built once."""
+    """An interpreter that has this release; built once for each set of flags."""
     folder = TARGET / f"llama-cpp-python-{version}{extras.strip('[]')}"
     python = folder / "bin" / "python"
     done = folder / "done"
-    if not done.exists():
+    if not done.exists() or done.read_text() != CMAKE_ARGS:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        # For any processor of this kind, and without what nobody uses here.
-        flags = "-DGGML_NATIVE=OFF -DLLAMA_NATIVE=OFF -DLLAVA_BUILD=OFF"
         pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run(
-            [*pip, "-c", HERE / "constraints.txt", "--no-binary", "llama-cpp-python"]
-            + [f"llama-cpp-python{extras}=={version}"],
-            check=True,
-            env={**os.environ, "CMAKE_ARGS": flags, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count())},
-        )
-        done.touch()
+        # Without pip's cache: a wheel in it was built with whatever flags its builder had.
+        pip += ["--no-cache-dir", "-c", HERE / "constraints.txt", "--no-binary", "llama-cpp-python"]
+        environment = {key: value for key, value in os.environ.items() if key not in ("CFLAGS", "CXXFLAGS")}
+        environment |= {"CMAKE_ARGS": CMAKE_ARGS, "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count())}
+        subprocess.run([*pip, f"llama-cpp-python{extras}=={version}"], check=True, env=environment)
+        for library in sorted(folder.glob("lib/python*/site-packages/llama_cpp/**/*.so")):
+            check_instructions(library)
+        done.write_text(CMAKE_ARGS)
     return str(python)
+
+
+def check_instructions(library):
+    """Ends the program if the library needs more than AVX2."""
+    dump = subprocess.Popen(["objdump", "-d", "--no-show-raw-insn", library], stdout=subprocess.PIPE, text=True)
+    wider = next((line for line in dump.stdout if WIDER_THAN_AVX2.search(line)), None)
+    dump.kill() if wider else None
+    dump.communicate()
+    if wider:
+        sys.exit(f"{library} was compiled for this processor, not for AVX2: {wider.strip()}")
+    if dump.returncode != 0:
+        sys.exit(f"{library}: objdump ended with {dump.returncode}")
 
 
 def is_old(version):

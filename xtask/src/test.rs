@@ -262,7 +262,12 @@ const SERVER_SECONDS: &str = "60";
 
 fn record_other_programs(house: &House) -> Outcome {
     // Not `npm ci`, which wants libraries for systems that the registry may not have.
-    browser::install_packages_by(house, "tests/attach", &["install", "--no-save"])?;
+    // Nor its optional packages: libraries for GPUs and other systems, a gigabyte.
+    let install = ["install", "--no-save", "--omit=optional"];
+    browser::install_packages_by(house, "tests/attach", &install)?;
+    let mut classes = house.command(venv_python(house));
+    classes.arg(house.root().join("tests/attach/test_check.py"));
+    house.run(classes)?;
     let mut versions = house.command(venv_python(house));
     versions.arg(house.root().join("tests/attach/versions.py"));
     versions.arg("--tensorscope").arg(house.tensorscope());
