@@ -38,6 +38,7 @@ struct Finding {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let findings = [
+        processor(),
         preload(),
         perf_events(),
         block_events(),
@@ -51,7 +52,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         page(&findings)
     };
-    crate::print(&out)?;
+    terminal::print(&out)?;
     Ok(match findings.iter().all(|f| f.works) {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(1),
@@ -91,6 +92,30 @@ fn fails(what: &'static str, used_by: &'static str, state: String, fix: &str) ->
         state,
         fix: Some(fix.to_owned()),
     }
+}
+
+/// Executes an instruction of each set that matters.
+fn processor() -> Finding {
+    let (what, used_by) = ("processor", "`record -m`, `run -m`");
+    if let Err(error) = engine::processor::check() {
+        return fails(
+            what,
+            used_by,
+            error.to_string(),
+            "use a machine with AVX2, or record a program whose llama.cpp was built for this one",
+        );
+    }
+    let sets: Vec<_> = engine::processor::compiled_in().collect();
+    let mut state = format!(
+        "runs what the built-in llama.cpp needs: {}",
+        sets.join(", ")
+    );
+    if let Some(name) = engine::processor::announces_in_vain() {
+        state += &format!(
+            "; it announces {name} but traps on it: programs compiled for this machine die with SIGILL"
+        );
+    }
+    works(what, used_by, state)
 }
 
 /// Loads the library into a program and looks whether it is there.

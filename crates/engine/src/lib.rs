@@ -7,7 +7,8 @@
 //! - [`feeding`]: a model larger than memory, its weights fed (crate `feed`);
 //! - [`recording`]: a recorder for this engine and its run directory's log;
 //! - [`audit`]: the record held against the MMU;
-//! - [`overhead`]: what recording costs, measured token by token.
+//! - [`overhead`]: what recording costs, measured token by token;
+//! - [`processor`]: whether llama.cpp's instructions are to be had here.
 //!
 //! Only this crate knows llama.cpp's C API.
 
@@ -19,6 +20,7 @@ pub mod hooks;
 pub mod loading;
 pub mod model;
 pub mod overhead;
+pub mod processor;
 pub mod recording;
 
 use std::{
@@ -32,6 +34,11 @@ use llama_cpp_sys_2 as sys;
 /// What can go wrong, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    #[error(
+        "this processor does not run {instructions} instructions, which the built-in llama.cpp was \
+         compiled with; `tensorscope record -- PROGRAM` records a llama.cpp that was built for it"
+    )]
+    Processor { instructions: &'static str },
     #[error("{}: llama.cpp refuses the model: {reason}", path.display())]
     Model { path: PathBuf, reason: String },
     #[error("llama.cpp cannot make a context: {reason}")]

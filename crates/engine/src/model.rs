@@ -13,7 +13,7 @@ use trace::template::FilePlace;
 use crate::{
     EngineError,
     loading::{self, Loading, Mapping},
-    start, take_errors,
+    processor, start, take_errors,
 };
 
 /// Whether llama.cpp may copy weights into its own order.
@@ -45,6 +45,7 @@ impl Model {
     /// As [`Model::load`]; `loading` says whether the file is read while it is mapped.
     pub fn load_as(path: &Path, repack: Repack, loading: Loading) -> Result<Model, ModelError> {
         let gguf = gguf::Model::open(path)?;
+        processor::check()?;
         start();
         take_errors();
         // SAFETY: takes nothing.
