@@ -63,6 +63,7 @@ fn violations(root: &Path) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     all.extend(crates_depend_downwards(&tree));
     all.extend(manifests_follow_the_workspace(&tree));
+    all.extend(heavy_crates_stay_apart(&tree));
     for source in &tree {
         all.extend(text_is_clean(source));
         if source.path.ends_with(".rs") {
@@ -216,6 +217,25 @@ fn manifests_follow_the_workspace(tree: &[Source]) -> Vec<String> {
             {
                 violations.push(format!(
                     "{}:{number}: a version belongs into [workspace.dependencies] of the root Cargo.toml, with a line why",
+                    source.path
+                ));
+            }
+        }
+    }
+    violations
+}
+
+/// What takes long to compile, and the only crate that may use it; first results do without.
+const HEAVY: &[(&str, &str)] = &[("datafusion", "store"), ("store", "sql")];
+
+fn heavy_crates_stay_apart(tree: &[Source]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for source in tree.iter().filter(|s| s.path.ends_with("/Cargo.toml")) {
+        for (line, dependency) in manifest(&source.text).dependencies {
+            let user = HEAVY.iter().find(|(heavy, _)| *heavy == dependency);
+            if let Some((_, user)) = user.filter(|(_, user)| crate_of(&source.path) != Some(user)) {
+                violations.push(format!(
+                    "{}:{line}: only crates/{user} may use `{dependency}`",
                     source.path
                 ));
             }
@@ -447,6 +467,19 @@ mod tests {
         assert_eq!(
             crates_depend_downwards(&tree(&format!("{map}\n| `crates/new` | c |"), "")),
             ["ARCHITECTURE.md: the code map lists `new`, but crates/new does not exist"]
+        );
+    }
+
+    #[test]
+    fn only_one_crate_knows_what_takes_long_to_compile() {
+        let check = |path: &str| {
+            let text = "[dependencies]\nstore.workspace = true\n";
+            heavy_crates_stay_apart(&[source(path, text)])
+        };
+        assert!(check("crates/sql/Cargo.toml").is_empty());
+        assert_eq!(
+            check("crates/cli/Cargo.toml"),
+            ["crates/cli/Cargo.toml:2: only crates/sql may use `store`"]
         );
     }
 

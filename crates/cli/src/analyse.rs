@@ -19,10 +19,9 @@ use analysis::{
 use anyhow::Context as _;
 use rundir::Run;
 use serde::{Deserialize, Serialize};
+use terminal::progress;
 use trace::read::{Event, StreamReader, streams};
 use underneath::{Owners, Underneath};
-
-use crate::progress;
 
 /// Everything that `report --json` prints about a run besides its sums.
 #[derive(Serialize, Deserialize)]

@@ -11,8 +11,7 @@ use anyhow::{Context as _, bail};
 use index::RunIndex;
 use render::animation::{self, Format, Options, frames};
 use rundir::Run;
-
-use crate::{export::create_new, progress};
+use terminal::{create_new, progress};
 
 /// What a user may set.
 pub struct AnimateProps {

@@ -36,6 +36,7 @@ use rundir::{
     error::reason,
     metadata::{Statistics, Versions},
 };
+use terminal::text::grouped;
 use trace::{
     control::{Bounds, Control, Stop},
     format::Phase,
@@ -47,9 +48,8 @@ use trace::{
 };
 
 use crate::{
-    ingest::prepare,
     record::statistics,
-    text::grouped,
+    tables::prepare,
     underneath::{self, UnderneathArgs},
 };
 
@@ -109,8 +109,7 @@ pub fn run(props: &AttachProps) -> anyhow::Result<ExitCode> {
     if let Some(refusal) = program::refusal(&program) {
         return Err(anyhow!("{name}: {refusal}"));
     }
-    let library = library_file::path()
-        .context("cannot write the preload library to where it can be loaded")?;
+    let library = library_file::path().context("no program can be recorded")?;
     let cold_files = props.underneath.cold_files_of_program(&props.program)?;
     let limit = props.underneath.limit()?;
     let path = props

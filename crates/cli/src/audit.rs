@@ -13,12 +13,12 @@ use engine::{
 use indicatif::ProgressBar;
 use rundir::Run;
 use serde_json::json;
+use terminal::progress;
 use trace::read::streams;
 
 use crate::{
     attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
     engine_args::{EngineArgs, OF_ENGINE},
-    progress,
     underneath::UnderneathArgs,
 };
 

@@ -17,11 +17,9 @@ use engine::{
     overhead::{Mode, Overhead, measure},
 };
 use serde_json::{Map, Value, json};
+use terminal::progress;
 
-use crate::{
-    engine_args::{MOST_THREADS, check_cache},
-    progress,
-};
+use crate::engine_args::{MOST_THREADS, check_cache};
 
 /// Measure, as ratios within one run
 #[derive(clap::Args)]
@@ -131,7 +129,7 @@ fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
     // Before the measurement: a bad path must not cost eight seconds.
     let file = match &args.output {
         None => None,
-        Some(path) => Some(crate::export::create_new(path)?),
+        Some(path) => Some(terminal::create_new(path)?),
     };
     let all = std::thread::available_parallelism().unwrap_or(std::num::NonZeroUsize::MIN);
     let threads = args
@@ -158,7 +156,7 @@ fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
         std::io::Write::write_all(&mut file, json.as_bytes())?;
     }
     if args.json {
-        crate::print(&json)?;
+        terminal::print(&json)?;
     } else {
         let gigabytes = |rate: u64| format!("{:.2} GB/s", rate as f64 / 1e9);
         let mut text = format!(
@@ -177,7 +175,7 @@ fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
         for caveat in &measured.disk.caveats {
             text.push_str(&format!("\nmind: {}", caveat.text()));
         }
-        crate::print(&text)?;
+        terminal::print(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

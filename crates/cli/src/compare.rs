@@ -4,10 +4,10 @@ use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use analysis::compare::{Change, Comparison, compare};
 use indicatif::HumanBytes;
+use terminal::runs::{open_run, says_what_is_missing};
 
 use crate::{
     analyse::{facts_of, models_of},
-    export::{open_run, says_what_is_missing},
     report::new_table,
 };
 
@@ -45,7 +45,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         page(&args, &comparison)
     };
-    crate::print(&out)?;
+    terminal::print(&out)?;
     // Both, so that both are named.
     let missing = [
         says_what_is_missing(&a, read_a),

@@ -1,19 +1,22 @@
 //! `tensorscope export`: a trace in the formats of other tools.
 
 use std::{
-    fs::File,
     io::{self, BufWriter, IsTerminal as _, Write},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{ExitCode, Stdio},
 };
 
 use anyhow::{Context as _, bail};
 use render::{
     Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows, speedscope, tracker,
 };
-use rundir::{Run, error::reason};
+use rundir::Run;
+use terminal::{
+    create_new,
+    runs::{open_run, says_what_is_missing},
+};
 
-use crate::ingest::{ensure_tables, says_what_tables_lack};
+use crate::tables;
 
 /// Write a trace for other tools: CSV, JSON lines, Parquet, Perfetto, flame graphs, speedscope
 ///
@@ -183,23 +186,9 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
 
 /// The table as it is, or the part of it that was asked for.
 fn parquet(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
-    let mut out: Box<dyn Write + Send> = match &args.output {
-        Some(path) => Box::new(create_new(path)?),
-        None if io::stdout().is_terminal() => {
-            bail!("Parquet is not for a terminal; give a file with `-o FILE`")
-        }
-        None => Box::new(io::stdout()),
-    };
-    let written = parquet_into(args, run, &mut out);
-    if let (Err(_), Some(path)) = (&written, &args.output) {
-        // Half a table is none, and the same command can be given again.
-        let _ = std::fs::remove_file(path);
+    if args.evals.is_some() && matches!(args.table, Table::Tensors) {
+        bail!("--evals does not go with --table tensors: tensors belong to no evaluation");
     }
-    written
-}
-
-fn parquet_into(args: &Args, run: &Run, out: &mut (dyn Write + Send)) -> anyhow::Result<ExitCode> {
-    ensure_tables(run)?;
     let table = match args.table {
         Table::Tensors => "tensors",
         Table::Evals => "evals",
@@ -208,26 +197,19 @@ fn parquet_into(args: &Args, run: &Run, out: &mut (dyn Write + Send)) -> anyhow:
         Table::Accesses => "accesses",
         Table::Routing => "routing",
     };
-    match &args.evals {
-        Some(_) if matches!(args.table, Table::Tensors) => {
-            bail!("--evals does not go with --table tensors: tensors belong to no evaluation")
+    let out = match &args.output {
+        Some(path) => create_new(path)?.into(),
+        None if io::stdout().is_terminal() => {
+            bail!("Parquet is not for a terminal; give a file with `-o FILE`")
         }
-        Some(evals) => {
-            let (from, to) = (evals.start, evals.end);
-            let sql = format!("SELECT * FROM {table} WHERE eval >= {from} AND eval < {to}");
-            let session = store::Session::open(&[run.path()])?;
-            store::write_query(&session, &sql, store::Format::Parquet, out)?;
-        }
-        None => {
-            let path = store::table_path(run.path(), table);
-            let mut file = File::open(&path)
-                .map_err(|e| anyhow::anyhow!("{}: cannot open: {}", path.display(), reason(&e)))?;
-            io::copy(&mut file, out)
-                .map_err(|e| anyhow::anyhow!("{}: {}", path.display(), reason(&e)))?;
-        }
+        None => Stdio::inherit(),
+    };
+    let written = tables::export(run, table, args.evals.as_ref(), out);
+    if let (Err(_) | Ok(tables::Exported::Nothing), Some(path)) = (&written, &args.output) {
+        // Half a table is none, and the same command can be given again.
+        let _ = std::fs::remove_file(path);
     }
-    out.flush()?;
-    Ok(code_of(says_what_tables_lack(run)?))
+    Ok(written?.code())
 }
 
 /// Lost data is an error, never a warning.
@@ -305,28 +287,4 @@ fn eval_range(text: &str) -> Result<std::ops::Range<u64>, String> {
     } else {
         Err(wrong())
     }
-}
-
-/// Opens a run for any command, and says what it lacks.
-pub fn open_run(path: &Path) -> anyhow::Result<Run> {
-    let run = Run::open(path)?;
-    if let Some(warning) = run.warning() {
-        eprintln!("tensorscope: {}: {warning}", path.display());
-    }
-    Ok(run)
-}
-
-/// Says so when the log holds fewer evaluations than were recorded.
-pub fn says_what_is_missing(run: &Run, evaluations: u64) -> bool {
-    let missing = run.missing_from_log(evaluations);
-    if let Some(missing) = &missing {
-        eprintln!("tensorscope: {}: {missing}", run.path().display());
-    }
-    missing.is_some()
-}
-
-/// Creates an output file, which must not exist.
-pub fn create_new(path: &Path) -> anyhow::Result<File> {
-    File::create_new(path)
-        .map_err(|error| anyhow::anyhow!("{}: cannot create: {}", path.display(), reason(&error)))
 }

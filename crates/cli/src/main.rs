@@ -3,7 +3,7 @@
 //! `main` maps errors to exit codes; everything else returns.
 //! Exit codes: 0 fine, 1 a check said no, 2 bad usage or input.
 
-use std::{io::Write, process::ExitCode};
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -12,23 +12,21 @@ mod animate;
 mod attach;
 mod audit;
 mod bench;
+mod companion;
 mod compare;
 mod doctor;
 mod engine_args;
 mod export;
-mod ingest;
 mod inspect;
 mod plan;
 mod planning;
-mod progress;
 mod record;
 mod report;
 mod report_files;
 mod run;
 mod signals;
-mod sql;
 mod synth;
-mod text;
+mod tables;
 mod underneath;
 mod view;
 
@@ -49,8 +47,10 @@ enum Command {
     Export(export::Args),
     Compare(compare::Args),
     View(view::Args),
-    Sql(sql::Args),
-    Ingest(ingest::Args),
+    /// Ask a run, or several as one dataset, in SQL (`tensorscope sql --help` says how)
+    Sql(tables::HandedOver),
+    /// Turn a run's log into Parquet tables (`tensorscope ingest --help` says more)
+    Ingest(tables::HandedOver),
     Audit(audit::Args),
     Bench(bench::Args),
     Plan(plan::Args),
@@ -68,8 +68,8 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(args),
         Command::Compare(args) => compare::run(args),
         Command::View(args) => view::run(args),
-        Command::Sql(args) => sql::run(args),
-        Command::Ingest(args) => ingest::run(args),
+        Command::Sql(args) => tables::hand_over("sql", args),
+        Command::Ingest(args) => tables::hand_over("ingest", args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Plan(args) => plan::run(args),
@@ -82,14 +82,5 @@ fn main() -> ExitCode {
             eprintln!("tensorscope: {error:#}");
             ExitCode::from(2)
         }
-    }
-}
-
-/// Prints results; a reader that has seen enough (`| head`) is no error.
-fn print(text: &str) -> std::io::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match writeln!(out, "{}", text.trim_end()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
     }
 }

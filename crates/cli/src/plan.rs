@@ -12,13 +12,12 @@ use gguf::GgmlType;
 use indicatif::HumanBytes;
 use plan::{Machine, Plan, Policy, Strategies, Use};
 use rundir::Run;
+use terminal::{create_new, runs::open_run, text::size};
 
 use crate::{
     analyse::{read_ceilings, sequence_of},
-    export::{create_new, open_run},
     planning::{self, Answer, Question},
     run::{Memory, memory, policy, strategies},
-    text::size,
 };
 
 /// Plan how to run a model larger than memory, and predict what that gives
@@ -148,8 +147,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             .map_err(|error| anyhow!("{}: cannot write: {}", path.display(), error.kind()))?;
     }
     match args.json {
-        true => crate::print(&json)?,
-        false => crate::print(&page(&answer, &question))?,
+        true => terminal::print(&json)?,
+        false => terminal::print(&page(&answer, &question))?,
     }
     Ok(ExitCode::SUCCESS)
 }

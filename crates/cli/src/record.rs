@@ -46,12 +46,13 @@ use self::{
     bounds::Bounds,
     screen::{Bar, Screen},
 };
+use terminal::{progress, text::grouped};
+
 use crate::{
     attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
     engine_args::{EngineArgs, OF_ENGINE},
-    ingest::prepare,
-    progress, signals,
-    text::grouped,
+    signals,
+    tables::prepare,
     underneath::{self, UnderneathArgs},
     view::Live,
 };
@@ -105,11 +106,11 @@ pub struct Args {
 
     /// Record no longer than this from the first evaluation on: 90s, 5m, 1h. A PROGRAM
     /// runs on without being recorded; the built-in engine ends
-    #[arg(long, value_name = "TIME", value_parser = crate::text::duration)]
+    #[arg(long, value_name = "TIME", value_parser = terminal::text::duration)]
     duration: Option<Duration>,
 
     /// Record no more than this much log: 500M, 2G; then as with --duration
-    #[arg(long, value_name = "SIZE", value_parser = crate::text::size)]
+    #[arg(long, value_name = "SIZE", value_parser = terminal::text::size)]
     max_size: Option<u64>,
 
     #[command(flatten)]

@@ -8,6 +8,11 @@ use gguf::Meaning;
 use indicatif::HumanBytes;
 use rundir::Run;
 use serde_json::{Value, json};
+use terminal::{
+    progress,
+    runs::{open_run, says_what_is_missing},
+    text::grouped,
+};
 use trace::{
     summary::{Summary, Traffic, summarise},
     template::TensorKind,
@@ -15,10 +20,7 @@ use trace::{
 
 use crate::{
     analyse::{AnalyseProps, Results, analyse, read_ceilings, results},
-    export::{open_run, says_what_is_missing},
-    progress,
     report_files::{self, Kind},
-    text::grouped,
 };
 
 /// Say what a trace shows: findings with their evidence, bytes and time by kind, component, op
@@ -39,7 +41,7 @@ pub struct Args {
     run: PathBuf,
 
     /// Budgets of memory to judge, e.g. 2G,4G [default: sixteen even steps]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::text::size)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = terminal::text::size)]
     memory: Vec<u64>,
 
     /// Disk and memory speeds for predictions: what `bench ceilings -o FILE` wrote
@@ -55,7 +57,7 @@ pub struct Args {
     cold: u8,
 
     /// Largest gap between accesses that still count as sequential, e.g. 128K
-    #[arg(long, value_name = "BYTES", default_value = "128K", value_parser = crate::text::size)]
+    #[arg(long, value_name = "BYTES", default_value = "128K", value_parser = terminal::text::size)]
     gap: u64,
 
     /// Print everything as JSON
@@ -132,7 +134,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         page(&run, &summary, &results)
     };
-    crate::print(&out)?;
+    terminal::print(&out)?;
     Ok(code)
 }
 

@@ -14,8 +14,9 @@ use render::{
     plots::{self, Plot, ReportInput},
 };
 use rundir::Run;
+use terminal::{create_new, progress};
 
-use crate::{analyse::Results, export::create_new, progress};
+use crate::analyse::Results;
 
 /// Pixels per unit of a plot: 300 dots an inch at the width of a page.
 const PNG_SCALE: f32 = 3.0;
@@ -119,7 +120,7 @@ impl Target {
 
     fn text(&mut self, text: &str) -> anyhow::Result<()> {
         match &mut self.file {
-            None => Ok(crate::print(text)?),
+            None => Ok(terminal::print(text)?),
             Some(file) => file.write_all(text.as_bytes()).with_context(|| {
                 let path = self.path.as_deref().unwrap_or(Path::new(""));
                 format!("{}: cannot write", path.display())

@@ -99,7 +99,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     drop(generation);
     let generated = result?;
     if args.json {
-        crate::print(&serde_json::to_string_pretty(&report)?)?;
+        terminal::print(&serde_json::to_string_pretty(&report)?)?;
     }
     if !args.quiet {
         report.print();

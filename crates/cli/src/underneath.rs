@@ -15,8 +15,7 @@ use kernelio::{
     session::{Session, SessionSummary, Wish},
 };
 use rundir::metadata::Underneath;
-
-use crate::text::{grouped, size};
+use terminal::text::{grouped, size};
 
 /// With less the kernel kills the program before it can say anything; the smallest
 /// model needs hardly more.

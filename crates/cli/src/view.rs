@@ -4,7 +4,7 @@ use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,15 +13,14 @@ use index::RunIndex;
 use rundir::{Condition, Run};
 use serde_json::Value;
 use server::{
-    Answers, Comparisons, MOST_SQL_ROWS, Options, Server, Shutdown, SqlAnswer, SqlColumn,
-    ViewedRun, Viewer,
+    Answers, Comparisons, MOST_SQL_ROWS, Options, Server, Shutdown, SqlAnswer, ViewedRun, Viewer,
 };
+use terminal::{progress, runs::open_run};
 
 use crate::{
     analyse::{AnalyseProps, analyse, facts_of, models_of, read_ceilings, results},
-    export::open_run,
-    ingest::ensure_tables,
-    progress, signals,
+    signals,
+    tables::Queries,
 };
 
 /// Look at runs in the browser: file map, playback, timeline, heatmaps, experts, memory, SQL
@@ -101,7 +100,7 @@ fn viewed(run: Run, ceilings: Option<kernelio::Ceilings>) -> anyhow::Result<View
         answers: Arc::new(OfRun {
             path: run.path().to_owned(),
             ceilings,
-            session: Mutex::new(None),
+            queries: Queries::new(run.path()),
         }),
         run,
     })
@@ -184,8 +183,7 @@ fn open_browser(address: &str) {
 struct OfRun {
     path: PathBuf,
     ceilings: Option<kernelio::Ceilings>,
-    /// With the bytes of the log that its tables were made from.
-    session: Mutex<Option<(u64, Arc<store::Session>)>>,
+    queries: Queries,
 }
 
 impl OfRun {
@@ -204,20 +202,6 @@ impl OfRun {
             };
         Ok(serde_json::to_value(results)?)
     }
-
-    fn session(&self) -> anyhow::Result<Arc<store::Session>> {
-        let run = Run::open(&self.path)?;
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((log_bytes, session)) = &*session
-            && *log_bytes == run.log_bytes()
-        {
-            return Ok(session.clone());
-        }
-        ensure_tables(&run)?;
-        let opened = Arc::new(store::Session::open(&[&self.path])?);
-        *session = Some((run.log_bytes(), opened.clone()));
-        Ok(opened)
-    }
 }
 
 impl Answers for OfRun {
@@ -226,17 +210,9 @@ impl Answers for OfRun {
     }
 
     fn sql(&self, query: &str) -> Result<SqlAnswer, String> {
-        let session = self.session().map_err(|e| format!("{e:#}"))?;
-        let answer =
-            store::query_rows(&session, query, MOST_SQL_ROWS).map_err(|e| e.to_string())?;
-        let columns = answer.columns.into_iter();
-        Ok(SqlAnswer {
-            columns: columns
-                .map(|(name, kind)| SqlColumn { name, kind })
-                .collect(),
-            rows: answer.rows,
-            is_cut: answer.is_cut,
-        })
+        let answer = self.queries.ask(query, MOST_SQL_ROWS);
+        let answer = answer.and_then(|answer| Ok(serde_json::from_value(answer)?));
+        answer.map_err(|e| format!("{e:#}"))
     }
 }
 

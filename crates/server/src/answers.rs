@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Longer answers are cut.
@@ -29,7 +29,7 @@ pub trait Comparisons: Send + Sync {
 }
 
 /// The rows that a query gave.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SqlAnswer {
     pub columns: Vec<SqlColumn>,
     /// One value for each column.
@@ -38,7 +38,7 @@ pub struct SqlAnswer {
     pub is_cut: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SqlColumn {
     pub name: String,
     #[serde(rename = "type")]

@@ -37,7 +37,9 @@ use self::{
     session::Session,
     sweep::Setting,
 };
-use crate::{engine_args::MOST_THREADS, export::create_new, signals};
+use terminal::create_new;
+
+use crate::{engine_args::MOST_THREADS, signals};
 
 /// Pixels per unit of a plot: 300 dots an inch at the width of a page.
 const PNG_SCALE: f32 = 3.0;
@@ -83,7 +85,7 @@ pub struct Args {
 
     /// Rest before each run, of every mode: lets a disk recover that is fast for a while only
     /// (burst credits of virtual machines): 6s
-    #[arg(long, value_name = "TIME", value_parser = crate::text::duration)]
+    #[arg(long, value_name = "TIME", value_parser = terminal::text::duration)]
     rest: Option<std::time::Duration>,
 
     /// Tokens that every run generates [default: 10, with experts 16]
@@ -219,8 +221,8 @@ fn finish(
     }
     if let Some(outcome) = measured {
         match args.json {
-            true => crate::print(&serde_json::to_string_pretty(outcome)?)?,
-            false => crate::print(&table::text(outcome))?,
+            true => terminal::print(&serde_json::to_string_pretty(outcome)?)?,
+            false => terminal::print(&table::text(outcome))?,
         }
     }
     if let Some(signal) = signals::asked() {

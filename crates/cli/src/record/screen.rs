@@ -9,8 +9,7 @@
 use std::io::{IsTerminal, Write};
 
 use indicatif::ProgressBar;
-
-use crate::progress::{TextLine, counting_bar};
+use terminal::progress::{TextLine, counting_bar};
 
 /// Characters of the unfinished line that are shown: of a long one, its end.
 const SHOWN_CHARS: usize = 60;

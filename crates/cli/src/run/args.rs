@@ -5,11 +5,9 @@ use std::path::PathBuf;
 use anyhow::bail;
 use feed::{Distribution, Faults, Method};
 use plan::{Policy, Strategies};
+use terminal::text::size;
 
-use crate::{
-    engine_args::{EngineArgs, OF_ENGINE},
-    text::size,
-};
+use crate::engine_args::{EngineArgs, OF_ENGINE};
 
 pub const NONE: Strategies = Strategies {
     pin: false,

@@ -79,8 +79,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let file = folder.path().join("settings.json");
         let written = settings.write(&file);
         written.with_context(|| format!("{}: cannot write it", file.display()))?;
-        let library = library_file::path()
-            .context("cannot write the preload library to where it can be loaded")?;
+        let library = library_file::path().context("no program can be fed")?;
         attach::preload(&mut command, &library);
         command.env("TENSORSCOPE_FEED", file);
         command.env_remove("TENSORSCOPE_LOG");

@@ -3,13 +3,11 @@
 use std::fmt;
 
 use plan::Strategies;
+use terminal::text::size;
 
-use crate::{
-    run::{
-        args::{ALL, NONE},
-        strategies, strategy_names,
-    },
-    text::size,
+use crate::run::{
+    args::{ALL, NONE},
+    strategies, strategy_names,
 };
 
 /// A way of running the model.

@@ -12,8 +12,10 @@ use store::{
     Session, StoreError, output::MOST_TABLE_ROWS, schema::TABLES, views::VIEWS, write_query,
 };
 
+use terminal::runs::open_run;
+
 use crate::{
-    export::open_run,
+    code_of,
     ingest::{ensure_tables, says_what_tables_lack},
 };
 
@@ -69,7 +71,7 @@ struct Props {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.tables {
-        crate::print(&tables_page())?;
+        terminal::print(&tables_page())?;
         return Ok(ExitCode::SUCCESS);
     }
     let props = args.props()?;
@@ -81,11 +83,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let runs: Vec<&Path> = props.runs.iter().map(PathBuf::as_path).collect();
     let session = Session::open(&runs)?;
-    // Lost data is an error, never a warning.
-    let code = match is_whole {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(1),
-    };
+    let code = code_of(!is_whole);
     let Some(path) = &props.output else {
         answer(&session, &props, &mut BufWriter::new(io::stdout()))?;
         return Ok(code);

@@ -18,6 +18,10 @@ pub fn be_quiet() {
     IS_QUIET.store(true, Ordering::Relaxed);
 }
 
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
 /// A bar that appears when the work turns out to be long.
 pub struct LateBar {
     bar: ProgressBar,
@@ -41,7 +45,7 @@ impl LateBar {
     pub fn set_position(&self, position: u64) {
         if !self.is_shown.get() && self.begin.elapsed() > PATIENCE {
             self.is_shown.set(true);
-            if !IS_QUIET.load(Ordering::Relaxed) {
+            if !is_quiet() {
                 self.bar.set_draw_target(ProgressDrawTarget::stderr());
             }
         }

@@ -16,13 +16,13 @@ use kernelio::{
 };
 use rundir::{Run, error::reason};
 use store::{IngestReport, Session, TablesState, ingest, query_rows, tables_state};
-
-use crate::{
-    analyse,
-    export::{open_run, says_what_is_missing},
+use terminal::{
     progress,
+    runs::{open_run, says_what_is_missing},
     text::grouped,
 };
+
+use crate::code_of;
 
 /// Turn a run's log into Parquet tables, under RUN/tables
 ///
@@ -55,13 +55,28 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         add_requests(&run, file, args.blkparse_start)?;
     }
     let report = with_progress(&run)?;
-    crate::print(&page(&run, &report))?;
-    // Lost data is an error, never a warning.
-    Ok(if report.corrupt.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    terminal::print(&page(&run, &report))?;
+    Ok(code_of(!report.corrupt.is_empty()))
+}
+
+/// Make the tables of a run where they are missing or old
+#[derive(clap::Args)]
+pub struct PrepareArgs {
+    /// Run directory
+    run: PathBuf,
+
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// What `record` starts at its end; it has said itself what the run lacks.
+pub fn prepare(args: &PrepareArgs) -> anyhow::Result<ExitCode> {
+    if args.quiet {
+        progress::be_quiet();
+    }
+    ensure_tables(&Run::open(&args.run)?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes `log/io` from blkparse's text. A run has one such log.
@@ -138,13 +153,6 @@ pub fn says_what_tables_lack(run: &Run) -> anyhow::Result<bool> {
     }
     let is_missing = says_what_is_missing(run, count(0).unwrap_or(0));
     Ok(damaged > 0 || is_missing)
-}
-
-/// Tables and results, so that no later command has to wait for them.
-pub fn prepare(run: &Run) -> anyhow::Result<()> {
-    ensure_tables(run)?;
-    analyse::results(run)?;
-    Ok(())
 }
 
 /// Makes the tables; says on stderr what of the log has no rows.

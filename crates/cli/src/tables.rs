@@ -1,0 +1,190 @@
+//! Tables and SQL, by the program beside this one that knows them (crates/sql).
+//!
+//! `sql` and `ingest` are handed over as they were typed. Where a command of this program
+//! needs tables it starts the other one and passes its exit code on.
+
+use std::{
+    ffi::OsString,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio},
+    sync::{Mutex, PoisonError},
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use rundir::Run;
+use serde_json::{Value, json};
+use terminal::progress;
+
+use crate::{analyse, companion};
+
+const PROGRAM: &str = "tensorscope-sql";
+
+/// Words for the other program, help and errors included.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub struct HandedOver {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    words: Vec<OsString>,
+}
+
+/// Becomes the other program.
+pub fn hand_over(command: &str, args: HandedOver) -> anyhow::Result<ExitCode> {
+    let error = program()?.arg(command).args(args.words).exec();
+    Err(anyhow!("{PROGRAM}: cannot start: {error}"))
+}
+
+/// Tables and results, so that no later command has to wait for them. Results need no
+/// tables: they are kept whatever becomes of those.
+pub fn prepare(run: &Run) -> anyhow::Result<()> {
+    analyse::results(run)?;
+    make(run)
+}
+
+fn make(run: &Run) -> anyhow::Result<()> {
+    let mut make = program()?;
+    make.arg("prepare").arg(run.path());
+    if progress::is_quiet() {
+        make.arg("--quiet");
+    }
+    // It has said why.
+    if !status(make)?.success() {
+        bail!("`tensorscope ingest {}` tries again", run.path().display());
+    }
+    Ok(())
+}
+
+/// What came of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exported {
+    Whole,
+    /// The log lacks something, which was said.
+    Part,
+    /// Why was said, too.
+    Nothing,
+}
+
+impl Exported {
+    pub fn code(self) -> ExitCode {
+        match self {
+            Exported::Whole => ExitCode::SUCCESS,
+            Exported::Part => ExitCode::from(1),
+            Exported::Nothing => ExitCode::from(2),
+        }
+    }
+}
+
+/// A table, or the evaluations `evals` of it, as Parquet into `out`.
+pub fn export(
+    run: &Run,
+    table: &str,
+    evals: Option<&std::ops::Range<u64>>,
+    out: Stdio,
+) -> anyhow::Result<Exported> {
+    let mut export = program()?;
+    export.arg("export-table").arg(run.path()).arg(table);
+    if let Some(evals) = evals {
+        export.args(["--from", &evals.start.to_string()]);
+        export.args(["--to", &evals.end.to_string()]);
+    }
+    export.stdout(out);
+    Ok(match status(export)?.code() {
+        Some(0) => Exported::Whole,
+        Some(1) => Exported::Part,
+        _ => Exported::Nothing,
+    })
+}
+
+fn program() -> anyhow::Result<Command> {
+    let path = companion::path(PROGRAM, "makes tables and answers SQL")?;
+    Ok(Command::new(path))
+}
+
+fn status(mut command: Command) -> anyhow::Result<ExitStatus> {
+    command.stdin(Stdio::null());
+    command
+        .status()
+        .with_context(|| format!("{PROGRAM}: cannot start"))
+}
+
+/// Queries about one run, answered one after the other.
+pub struct Queries {
+    run: PathBuf,
+    /// Started with the first query; a new one when it has died.
+    answering: Mutex<Option<Answering>>,
+}
+
+struct Answering {
+    process: Child,
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Queries {
+    pub fn new(run: &Path) -> Queries {
+        Queries {
+            run: run.to_owned(),
+            answering: Mutex::new(None),
+        }
+    }
+
+    /// The first `most` rows of the answer, as crates/sql/src/answer.rs describes it.
+    pub fn ask(&self, query: &str, most: usize) -> anyhow::Result<Value> {
+        let mut slot = self
+            .answering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut answering = match slot.take() {
+            Some(answering) => answering,
+            None => Answering::start(&self.run)?,
+        };
+        // Whatever fails here has ended it: it is not put back.
+        let answer = answering.ask(&json!({"query": query, "rows": most}))?;
+        *slot = Some(answering);
+        match answer["error"].as_str() {
+            None => Ok(answer),
+            Some(error) => bail!("{error}"),
+        }
+    }
+}
+
+impl Answering {
+    fn start(run: &Path) -> anyhow::Result<Answering> {
+        let mut process = program()?
+            .arg("answer")
+            .arg(run)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("{PROGRAM}: cannot start"))?;
+        let requests = process.stdin.take().expect("it is piped");
+        let answers = BufReader::new(process.stdout.take().expect("it is piped"));
+        Ok(Answering {
+            process,
+            requests,
+            answers,
+        })
+    }
+
+    fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
+        let sent = writeln!(self.requests, "{request}").and_then(|()| self.requests.flush());
+        let mut line = String::new();
+        let answered = sent.and_then(|()| self.answers.read_line(&mut line));
+        if !matches!(answered, Ok(n) if n > 0) {
+            let _ = self.process.kill();
+            let status = self.process.wait()?;
+            bail!(
+                "{PROGRAM} ended while it worked on the query: {status}; ask again for a new one"
+            );
+        }
+        Ok(serde_json::from_str(&line)?)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
