@@ -38,3 +38,13 @@ mod settings;
 mod streams;
 mod unmapping;
 mod watch;
+
+const VERSION: &str = concat!("tensorscope-agent ", env!("CARGO_PKG_VERSION"), "\n");
+
+/// By which the launcher knows that a file is the library of its own version
+/// (crates/cli/src/attach/library_file.rs). Exported, or the linker would drop it.
+#[unsafe(no_mangle)]
+pub static TENSORSCOPE_AGENT: [u8; VERSION.len()] = *VERSION
+    .as_bytes()
+    .first_chunk()
+    .expect("the length is the text's own");

@@ -127,8 +127,8 @@ fn preload() -> Finding {
             return fails(
                 what,
                 used_by,
-                format!("the library cannot be written anywhere: {error}"),
-                "export XDG_CACHE_HOME=/a/folder/that/may/hold/programs",
+                format!("{error:#}"),
+                "put libtensorscope_agent.so beside this program; if it is there, export XDG_CACHE_HOME=/a/folder/that/may/hold/programs",
             );
         }
     };

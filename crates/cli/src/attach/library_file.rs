@@ -1,9 +1,9 @@
-//! The preload library as a file: it is carried inside this program and written
-//! out where the dynamic linker can find it.
+//! The preload library, where the dynamic linker can find it.
 //!
-//! In the user's cache, by its content, because a program may start others long
-//! after `record` has returned. LD_PRELOAD separates paths by spaces and colons,
-//! and a file system may forbid execution, so not every folder will do.
+//! It lies beside this program, and is copied into the user's cache, by its content: a
+//! program may start others long after `record` has returned, and by then this one may have
+//! been built anew. LD_PRELOAD separates paths by spaces and colons, and a file system may
+//! forbid execution, so not every folder will do.
 
 use std::{
     ffi::CString,
@@ -15,24 +15,45 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Built by build.rs.
-static LIBRARY: &[u8] = include_bytes!(env!("AGENT_LIBRARY"));
+use anyhow::{anyhow, bail};
+use rundir::error::reason;
+
+use crate::companion;
+
+/// Built from crates/agent.
+const LIBRARY: &str = "libtensorscope_agent.so";
 
 /// Path of the library, absolute, free of spaces and colons.
-pub fn path() -> io::Result<PathBuf> {
+pub fn path() -> anyhow::Result<PathBuf> {
+    let found = companion::path(LIBRARY, "records other programs")?;
+    let library = fs::read(&found)
+        .map_err(|error| anyhow!("{}: cannot read: {}", found.display(), reason(&error)))?;
+    // What crates/agent/src/lib.rs says of itself.
+    let of_this_version = concat!("tensorscope-agent ", env!("CARGO_PKG_VERSION"), "\n");
+    if !contains(&library, of_this_version.as_bytes()) {
+        bail!(
+            "{}: not the library of tensorscope {}; put the one that came with it there",
+            found.display(),
+            env!("CARGO_PKG_VERSION")
+        );
+    }
     let name = format!(
         "libtensorscope_agent-{}-{:016x}.so",
         env!("CARGO_PKG_VERSION"),
-        fingerprint(LIBRARY)
+        fingerprint(&library)
     );
     let mut last = io::Error::other("no folder will do");
     for folder in folders() {
-        match write_into(&folder, &name) {
+        match write_into(&folder, &name, &library) {
             Ok(path) => return Ok(path),
             Err(error) => last = error,
         }
     }
-    Err(last)
+    Err(anyhow!("it cannot be written anywhere: {last}"))
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 fn folders() -> Vec<PathBuf> {
@@ -49,7 +70,7 @@ fn folders() -> Vec<PathBuf> {
     folders
 }
 
-fn write_into(folder: &Path, name: &str) -> io::Result<PathBuf> {
+fn write_into(folder: &Path, name: &str, library: &[u8]) -> io::Result<PathBuf> {
     let bad = |why: &'static str| Err(io::Error::other(why));
     let bytes = folder.as_os_str().as_bytes();
     if !folder.is_absolute() || bytes.iter().any(|b| b.is_ascii_whitespace() || *b == b':') {
@@ -71,7 +92,7 @@ fn write_into(folder: &Path, name: &str) -> io::Result<PathBuf> {
     }
     let path = folder.join(name);
     if fs::symlink_metadata(&path).is_ok_and(|m| m.is_file() && m.uid() == user)
-        && fs::read(&path).is_ok_and(|there| there == LIBRARY)
+        && fs::read(&path).is_ok_and(|there| there == library)
     {
         return Ok(path);
     }
@@ -81,7 +102,7 @@ fn write_into(folder: &Path, name: &str) -> io::Result<PathBuf> {
         .create_new(true)
         .mode(0o755)
         .open(&temporary)
-        .and_then(|mut file| io::Write::write_all(&mut file, LIBRARY))
+        .and_then(|mut file| io::Write::write_all(&mut file, library))
         .and_then(|()| fs::rename(&temporary, &path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);

@@ -70,5 +70,5 @@ fn a_place_for_the_library_is_looked_for() {
         .output()
         .unwrap();
     let shown = folder.path().display().to_string();
-    assert!(stdout(&output).lines().next().unwrap().contains(&shown));
+    assert!(stdout(&output).lines().nth(1).unwrap().contains(&shown));
 }
