@@ -1,6 +1,7 @@
 //! `cargo xtask demo`: the main job on the built-in models, start to end.
 
-use crate::house::House;
+use crate::compile::{self, With};
+use crate::house::{House, WITHOUT_SQL};
 use crate::install::{For, install};
 use crate::step::{Outcome, Step};
 
@@ -17,6 +18,8 @@ where to look next:
   target/demo/report.html                          what that run did to memory, in plots
   target/release/tensorscope view target/demo/run  the same to explore, in the browser
   target/release/tensorscope --help                the commands
+  cargo build --release --workspace                adds SQL (DataFusion: some minutes more); then
+  target/release/tensorscope sql target/demo/run \"SELECT * FROM expert_use ORDER BY tokens DESC LIMIT 5\"
   target/release/tensorscope inspect MODEL.gguf    the same for a model of yours";
 
 /// One line a step: name, what the reader will see, arguments.
@@ -30,9 +33,9 @@ pub fn steps() -> Vec<Step> {
         ),
         Step::new(
             "build",
-            "tensorscope, llama.cpp and DataFusion (tens of minutes the first time, on two cores)",
+            "tensorscope and llama.cpp (minutes the first time, on two cores)",
             "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package",
-            |house| house.cargo(&["build"], &[]),
+            |house| compile::workspace(house, WITHOUT_SQL, With::Programs),
         ),
         show(
             "dense model",
@@ -57,15 +60,6 @@ pub fn steps() -> Vec<Step> {
         ),
         show("report", "what that run touched", &["report", RUN]),
         show(
-            "sql",
-            "any other question: the run as tables",
-            &[
-                "sql",
-                RUN,
-                "SELECT layer, expert, tokens FROM expert_use ORDER BY tokens DESC, layer, expert LIMIT 5",
-            ],
-        ),
-        show(
             "page",
             "the report as one file to look at and to share",
             &["report", RUN, "--html", "-o", PAGE],
@@ -88,7 +82,18 @@ fn record(house: &House) -> Outcome {
     std::fs::create_dir_all(&folder).map_err(failed)?;
     tensorscope(
         house,
-        &["record", "-m", MOE, "-p", PROMPT, "-n", "48", "-o", RUN],
+        &[
+            "record",
+            "-m",
+            MOE,
+            "-p",
+            PROMPT,
+            "-n",
+            "48",
+            "--no-tables",
+            "-o",
+            RUN,
+        ],
     )
 }
 

@@ -4,18 +4,32 @@
 //! and `--workspace`. Both matter: another profile, or another selection of
 //! packages (whose unified features may differ), gives the build script of
 //! llama-cpp-sys-2 another hash and compiles llama.cpp a second time. See
-//! docs/decisions/0001-one-build-profile.md.
+//! docs/decisions/0001-one-build-profile.md. The one other selection is all but
+//! SQL ([`WITHOUT_SQL`]), for whoever waits for a first result.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::lint;
 use crate::step::{Outcome, say};
+
+/// Everything but the program that knows DataFusion, which takes longer to compile
+/// than all the rest (docs/decisions/0008-two-programs.md).
+pub const WITHOUT_SQL: &[&str] = &["--exclude", "tensorscope-sql", "--exclude", "store"];
+
+/// What compiles our own crates; what others wrote is compiled the same either way.
+enum Compiler {
+    Plain,
+    /// rustc and clippy, by the wrapper at this path.
+    Linting(PathBuf),
+}
 
 pub struct House {
     root: PathBuf,
     target: PathBuf,
     cargo: OsString,
+    compiler: Compiler,
 }
 
 impl House {
@@ -36,6 +50,23 @@ impl House {
             root,
             target,
             cargo,
+            compiler: Compiler::Plain,
+        }
+    }
+
+    /// From now on our crates are linted while they are compiled.
+    pub fn linting(self) -> Result<Self, String> {
+        let compiler = Compiler::Linting(lint::wrapper(&self.target)?);
+        Ok(Self { compiler, ..self })
+    }
+
+    /// The same checkout without lints.
+    pub fn plain(&self) -> Self {
+        Self {
+            root: self.root.clone(),
+            target: self.target.clone(),
+            cargo: self.cargo.clone(),
+            compiler: Compiler::Plain,
         }
     }
 
@@ -61,6 +92,10 @@ impl House {
     pub fn cargo_command(&self, subcommand: &[&str], args: &[&str]) -> Command {
         let mut command = self.bare_cargo(subcommand);
         command.args(["--release", "--workspace"]).args(args);
+        if let Compiler::Linting(wrapper) = &self.compiler {
+            command.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
+            command.env(lint::VARIABLE, lint::folder(&self.target));
+        }
         command
     }
 
@@ -127,7 +162,7 @@ impl House {
     }
 
     /// The command as a person would type it in the root of the checkout.
-    fn line(&self, command: &Command) -> String {
+    pub(crate) fn line(&self, command: &Command) -> String {
         let root = format!("{}/", self.root.display());
         let program = if command.get_program() == self.cargo {
             "cargo".into()

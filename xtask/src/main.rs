@@ -6,11 +6,14 @@
 //! `main` maps results to exit codes: 0 fine, 1 a step failed, 2 bad usage.
 
 mod browser;
+mod compile;
 mod demo;
 mod examples;
 mod house;
 mod install;
 mod licences;
+mod lint;
+mod rustdoc;
 mod source;
 mod step;
 mod test;
@@ -33,6 +36,10 @@ usage: cargo xtask COMMAND
 ";
 
 fn main() -> ExitCode {
+    if let Some(folder) = std::env::var_os(lint::VARIABLE) {
+        let words: Vec<_> = std::env::args_os().skip(1).collect();
+        return lint::compile(&words, &folder);
+    }
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let steps = match args.as_slice() {
@@ -56,7 +63,18 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    if step::run_all(&House::new(), args[0], &steps) {
+    let house = match args[0] {
+        "test" => House::new().linting(),
+        _ => Ok(House::new()),
+    };
+    let house = match house {
+        Ok(house) => house,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if step::run_all(&house, args[0], &steps) {
         if args[0] == "demo" {
             step::say(demo::WHERE_TO_LOOK_NEXT);
         }

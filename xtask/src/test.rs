@@ -7,11 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::compile::{self, With};
 use crate::examples::{self, Mode};
-use crate::house::House;
+use crate::house::{House, WITHOUT_SQL};
 use crate::install::{For, install, venv_python};
 use crate::step::{Outcome, Step, say};
-use crate::{browser, licences, tidy};
+use crate::{browser, licences, rustdoc, tidy};
 
 /// What CI runs.
 pub fn all() -> Vec<Step> {
@@ -30,7 +31,6 @@ pub fn all() -> Vec<Step> {
         tidy(),
         browser::viewer_page(),
         build(),
-        clippy(),
         Step::new(
             "tests",
             "unit, property, golden and whole-program tests",
@@ -47,16 +47,7 @@ pub fn all() -> Vec<Step> {
             "docs",
             "the documentation builds without a warning",
             "fix the links and code blocks named above",
-            |house| {
-                let mut doc = house.cargo_command(
-                    &["doc"],
-                    &["--no-deps", "--document-private-items", "--quiet"],
-                );
-                // The readers are developers: a link to a private item helps them.
-                let flags = "-D warnings -A rustdoc::private_intra_doc_links";
-                doc.env("RUSTDOCFLAGS", flags);
-                house.run(doc)
-            },
+            documentation,
         ),
         Step::new(
             "loom",
@@ -110,7 +101,7 @@ pub fn quick() -> Vec<Step> {
     vec![
         fmt(),
         tidy(),
-        clippy(),
+        build(),
         Step::new(
             "unit tests",
             "of libraries and programs; whole-program tests are left to `cargo xtask test`",
@@ -131,6 +122,20 @@ pub fn bless() -> Vec<Step> {
             |house| examples::run(house, Mode::Bless),
         ),
     ]
+}
+
+/// rustdoc, for each crate of ours; warnings are errors. The readers are developers: a link
+/// to a private item helps them.
+fn documentation(house: &House) -> Outcome {
+    let flags = "-D warnings -A rustdoc::private_intra_doc_links";
+    // Cargo would check all of DataFusion for the documentation of one crate.
+    let args = ["--no-deps", "--document-private-items", "--quiet"];
+    let mut doc = house
+        .plain()
+        .cargo_command(&["doc"], &[WITHOUT_SQL, &args].concat());
+    doc.env("RUSTDOCFLAGS", flags);
+    house.run(doc)?;
+    rustdoc::document(house, "store", flags)
 }
 
 /// In a target folder of its own: `--cfg loom` would compile everything anew.
@@ -165,9 +170,9 @@ pub fn licences() -> Step {
 fn build() -> Step {
     Step::new(
         "build",
-        "everything, in the one profile (minutes the first time: llama.cpp)",
-        "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package",
-        |house| house.cargo(&["build"], &["--all-targets"]),
+        "everything, in the one profile, with clippy's warnings as errors (the first time: llama.cpp and DataFusion)",
+        "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package; where a lint is wrong, `#[expect(…, reason = \"…\")]` on the smallest item",
+        |house| compile::workspace(house, &[], With::Tests),
     )
 }
 
@@ -175,20 +180,6 @@ fn fmt() -> Step {
     Step::new("fmt", "formatting", "run `cargo fmt --all`", |house| {
         house.run(house.bare_cargo(&["fmt", "--all", "--check"]))
     })
-}
-
-fn clippy() -> Step {
-    Step::new(
-        "clippy",
-        "lints, with warnings as errors",
-        "fix the lints above; where one is wrong, `#[expect(…, reason = \"…\")]` on the smallest item",
-        |house| {
-            house.cargo(
-                &["clippy"],
-                &["--all-targets", "--quiet", "--", "-D", "warnings"],
-            )
-        },
-    )
 }
 
 /// nextest is faster and says more on failure; plain `cargo test` runs the
