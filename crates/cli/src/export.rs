@@ -2,14 +2,12 @@
 
 use std::{
     io::{self, BufWriter, IsTerminal as _, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{ExitCode, Stdio},
 };
 
-use anyhow::{Context as _, bail};
-use render::{
-    Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows, speedscope, tracker,
-};
+use anyhow::bail;
+use render::{Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows};
 use rundir::Run;
 use terminal::{
     create_new,
@@ -18,7 +16,7 @@ use terminal::{
 
 use crate::tables;
 
-/// Write a trace for other tools: CSV, JSON lines, Parquet, Perfetto, flame graphs, speedscope
+/// Write a trace for other tools: CSV, JSON lines, Parquet, Perfetto, flame graphs
 ///
 /// Rows (csv, json, parquet) are those of one table: tensors, evals, tokens, nodes, accesses or
 /// routing. An access with several byte ranges has its first one in tensor_offset, the sum
@@ -33,8 +31,7 @@ Examples:
   tensorscope export RUN --to perfetto -o trace.json           # open in ui.perfetto.dev
   tensorscope export RUN --to flamegraph --by bytes -o bytes.svg
   tensorscope export RUN --to folded --by time | inferno-flamegraph > time.svg
-  tensorscope export RUN --to animation -o run.gif             # or .png, or .mp4
-  tensorscope export RUN --to tracker -o tracker-files         # a folder")]
+  tensorscope export RUN --to animation -o run.gif             # or .png, or .mp4")]
 pub struct Args {
     /// Run directory
     run: PathBuf,
@@ -47,17 +44,13 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Table::Accesses)]
     table: Table,
 
-    /// What widths and weights are (folded, flamegraph and speedscope)
+    /// What widths and weights are (folded and flamegraph)
     #[arg(long, value_enum, default_value_t = By::Bytes)]
     by: By,
 
     /// Only evaluations A to B, B not included, e.g. 10..20
     #[arg(long, value_name = "A..B", value_parser = eval_range)]
     evals: Option<std::ops::Range<u64>>,
-
-    /// One record per attention head of a weight (tracker; needs the model file)
-    #[arg(long)]
-    heads: bool,
 
     /// Only tokens A to B, both included, e.g. 3-20 (animation)
     #[arg(long, value_name = "A-B", value_parser = token_range)]
@@ -71,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 800, value_parser = clap::value_parser!(u32).range(320..=3840))]
     width: u32,
 
-    /// File (tracker: folder) to write; it must not exist [default: standard output]
+    /// File to write; it must not exist [default: standard output]
     #[arg(short, long, value_name = "PATH")]
     output: Option<PathBuf>,
 }
@@ -88,9 +81,6 @@ enum Format {
     Folded,
     /// An SVG with zoom and search
     Flamegraph,
-    Speedscope,
-    /// The tracker plan's files: fixed-size records, names, structure, metadata
-    Tracker,
     /// Playback as GIF, APNG or, with ffmpeg, MP4: by the file's name
     Animation,
 }
@@ -122,11 +112,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(evals) = args.evals.clone() {
         log = log.with_evals(evals);
     }
-    let written = match args.to {
-        Format::Tracker => tracker_files(&args, &run),
-        _ => stream(&args, &run, &log),
-    };
-    match written {
+    match stream(&args, &run, &log) {
         Ok(stats) => {
             for damage in &stats.damaged {
                 eprintln!("tensorscope: {damage}");
@@ -177,8 +163,7 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
         Format::Perfetto => perfetto::write(log, &perfetto::Options { title }, &mut out),
         Format::Folded => folded::write(log, by, &mut out),
         Format::Flamegraph => flamegraph::write(log, by, &flamegraph::Options { title }, &mut out),
-        Format::Speedscope => speedscope::write(log, by, &speedscope::Options { title }, &mut out),
-        Format::Parquet | Format::Tracker | Format::Animation => {
+        Format::Parquet | Format::Animation => {
             unreachable!("written by a function of its own")
         }
     }?)
@@ -218,30 +203,6 @@ fn code_of(is_missing: bool) -> ExitCode {
         true => ExitCode::from(1),
         false => ExitCode::SUCCESS,
     }
-}
-
-fn tracker_files(args: &Args, run: &Run) -> anyhow::Result<Stats> {
-    let Some(folder) = &args.output else {
-        bail!("--to tracker writes several files; name a folder with -o DIR");
-    };
-    if args.evals.is_some() {
-        bail!("--evals does not go with --to tracker: its files hold whole runs");
-    }
-    if !args.heads {
-        return Ok(tracker::write(run, tracker::Heads::Together, folder)?);
-    }
-    let files = run
-        .metadata()
-        .and_then(|m| m.model.as_ref())
-        .map(|m| m.files.as_slice());
-    let Some(file) = files.and_then(<[_]>::first) else {
-        bail!(
-            "{}: the run does not say which model it used; leave out --heads",
-            args.run.display()
-        );
-    };
-    let model = gguf::Model::open(Path::new(&file.path)).context("--heads needs the model file")?;
-    Ok(tracker::write(run, tracker::Heads::Apart(&model), folder)?)
 }
 
 fn animate(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {

@@ -13,16 +13,6 @@ pub enum RenderError {
     /// The output cannot be written.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// The format has no room for a number: a wrong one would be worse.
-    #[error(
-        "evaluation {eval}: {field} {value} does not fit into the {bits} bits that a tracker record has for it; export rows instead"
-    )]
-    TooLarge {
-        eval: u64,
-        field: &'static str,
-        value: u64,
-        bits: u32,
-    },
 }
 
 impl RenderError {

@@ -3,8 +3,6 @@
 //! - [`perfetto`]: a timeline for ui.perfetto.dev, as Chrome trace events;
 //! - [`folded`]: stacks with their bytes or time, the input of flame graphs;
 //! - [`flamegraph`]: the same as a picture that can be explored in a browser;
-//! - [`speedscope`]: the same for speedscope.app;
-//! - [`tracker`]: a folder of fixed-size records with the tables to read them;
 //! - [`rows`]: the tables of a trace as CSV or JSON lines.
 //!
 //! And what it says, as pictures and pages, from crates `index` and `analysis`:
@@ -31,8 +29,6 @@ pub mod perfetto;
 pub mod plot;
 pub mod plots;
 pub mod rows;
-pub mod speedscope;
-pub mod tracker;
 pub mod underneath;
 
 pub use error::RenderError;

@@ -17,7 +17,6 @@ use render::{
     folded::{self, Folded},
     perfetto,
     rows::{Format, Table, write_rows},
-    speedscope,
 };
 use serde_json::Value;
 use trace::{
@@ -44,13 +43,6 @@ fn perfetto_of(log: &Log) -> (Vec<u8>, Stats) {
     written(|out| perfetto::write(log, &options, out))
 }
 
-fn speedscope_of(log: &Log, measure: Measure) -> (Vec<u8>, Stats) {
-    let options = speedscope::Options {
-        title: TITLE.into(),
-    };
-    written(|out| speedscope::write(log, measure, &options, out))
-}
-
 #[test]
 fn every_format_is_written_byte_for_byte() {
     let log = Log::new(&golden_log());
@@ -63,8 +55,6 @@ fn every_format_is_written_byte_for_byte() {
         };
         let svg = written(|out| flamegraph::write(&log, measure, &options, out)).0;
         check_golden(&format!("flamegraph-{name}.svg"), &svg);
-        let speedscope = speedscope_of(&log, measure).0;
-        check_golden(&format!("speedscope-{name}.json"), &speedscope);
     }
     for table in Table::ALL {
         let csv = written(|out| write_rows(&log, table, Format::Csv, out)).0;
@@ -154,12 +144,6 @@ fn a_full_disk_is_an_error() {
         perfetto::write(&log, &perfetto::Options::default(), &mut Full),
         folded::write(&log, Measure::Time, &mut Full),
         flamegraph::write(&log, Measure::Time, &options, &mut Full),
-        speedscope::write(
-            &log,
-            Measure::Time,
-            &speedscope::Options::default(),
-            &mut Full,
-        ),
         write_rows(&log, Table::Accesses, Format::Csv, &mut Full),
         write_rows(&log, Table::Accesses, Format::Json, &mut Full),
     ];
@@ -246,7 +230,6 @@ proptest! {
         prop_assert_eq!(sum, total_bytes(&summary));
 
         check_perfetto(&perfetto_of(&log), &summary)?;
-        check_speedscope(&log, &summary)?;
         let accesses = written(|out| write_rows(&log, Table::Accesses, Format::Csv, out));
         prop_assert_eq!(accesses.1.written, summary.accesses);
         let nodes = written(|out| write_rows(&log, Table::Nodes, Format::Csv, out));
@@ -287,42 +270,5 @@ fn check_perfetto(
         .flatten();
     let bytes: u64 = tensors.map(|t| t["bytes"].as_u64().unwrap()).sum();
     prop_assert_eq!(bytes, total_bytes(summary));
-    Ok(())
-}
-
-fn check_speedscope(log: &Log, summary: &Summary) -> Result<(), TestCaseError> {
-    let bytes: Value = serde_json::from_slice(&speedscope_of(log, Measure::Bytes).0).unwrap();
-    let profile = &bytes["profiles"][0];
-    let weights: u64 = profile["weights"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|w| w.as_u64().unwrap())
-        .sum();
-    prop_assert_eq!(weights, total_bytes(summary));
-    prop_assert_eq!(&profile["endValue"], &Value::from(weights));
-
-    let time: Value = serde_json::from_slice(&speedscope_of(log, Measure::Time).0).unwrap();
-    let frames = time["shared"]["frames"].as_array().unwrap().len() as u64;
-    let (mut open, mut now, mut nanos) = (Vec::new(), 0, 0);
-    for event in time["profiles"][0]["events"].as_array().unwrap() {
-        let (frame, at) = (
-            event["frame"].as_u64().unwrap(),
-            event["at"].as_u64().unwrap(),
-        );
-        prop_assert!(frame < frames && at >= now, "{}", event);
-        if !open.is_empty() {
-            nanos += at - now;
-        }
-        now = at;
-        if event["type"] == "O" {
-            open.push(frame);
-        } else {
-            prop_assert_eq!(open.pop(), Some(frame));
-        }
-    }
-    prop_assert!(open.is_empty());
-    prop_assert_eq!(nanos, total_nanos(summary));
-    prop_assert_eq!(&time["profiles"][0]["endValue"], &Value::from(now));
     Ok(())
 }

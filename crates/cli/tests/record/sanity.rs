@@ -1,4 +1,4 @@
-//! The four sanity checks of the tracker plan, and a few more, on both models.
+//! Four sanity checks, and a few more, on both models.
 
 use std::collections::{BTreeMap, BTreeSet};
 
