@@ -1,6 +1,7 @@
 //! A template, prepared: what all its evaluations share, and what varies.
 
 use trace::{
+    expand::is_merged,
     read::Definitions,
     region::{IndexOrder, Indexed, Region, Strided},
     template::{CaptureKind, Direction, Step, Template, TensorKind},
@@ -12,9 +13,6 @@ use crate::catalog::{Catalog, Group};
 pub const MOST_EXPERTS: u64 = 1 << 16;
 /// Marks an access that is no weight's.
 pub const NO_UNIT: u32 = u32::MAX;
-/// Units shorter than this are merged by `trace::expand` when they follow each
-/// other; the number of accesses depends on the values then.
-const COLLAPSED_BELOW_BYTES: u64 = 64;
 
 /// An access whose bytes the template fixes.
 #[derive(Clone, Debug)]
@@ -200,9 +198,7 @@ impl Varying {
         catalog: &mut Catalog,
     ) -> Varying {
         let capture = &template.captures[indexed.capture as usize];
-        let is_collapsed = indexed.order == IndexOrder::EachInOrder
-            && indexed.unit.dims.is_empty()
-            && indexed.unit.run_bytes < COLLAPSED_BELOW_BYTES;
+        let is_collapsed = is_merged(indexed);
         let is_sliced = weight.is_some()
             && capture.kind == CaptureKind::ExpertIds
             && indexed.bound <= MOST_EXPERTS

@@ -26,7 +26,7 @@ pub mod work;
 
 use std::collections::BTreeMap;
 
-use ::underneath::{JoinedFault, JoinedIo, JoinedSample, OwnedTensor, Owners};
+use reader::kernel::{JoinedFault, JoinedIo, JoinedSample, OwnedTensor, Owners};
 use serde::{Deserialize, Serialize};
 
 use crate::traffic::TrafficResults;

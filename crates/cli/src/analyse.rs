@@ -17,11 +17,13 @@ use analysis::{
     },
 };
 use anyhow::Context as _;
+use reader::{
+    Log, Seen, Stream, Visitor,
+    kernel::{self, Owners, Timeline, Underneath},
+};
 use rundir::Run;
 use serde::{Deserialize, Serialize};
 use terminal::progress;
-use trace::read::{Event, StreamReader, streams};
-use underneath::{Owners, Underneath};
 
 /// Everything that `report --json` prints about a run besides its sums.
 #[derive(Serialize, Deserialize)]
@@ -142,7 +144,7 @@ fn underneath(
     ceilings: Option<&kernelio::Ceilings>,
 ) -> anyhow::Result<Option<UnderneathResults>> {
     let counters = counters(run);
-    if counters.is_none() && !underneath::join::is_there(run) {
+    if counters.is_none() && !kernel::join::is_there(run) {
         return Ok(None);
     }
     let recorded = Underneath::open(run)?;
@@ -152,10 +154,7 @@ fn underneath(
     };
     let (owners, timeline) = match recorded {
         Some(recorded) => (recorded.owners, recorded.timeline),
-        None => (
-            Owners::of_run(run),
-            underneath::Timeline::read(&run.log_directory())?,
-        ),
+        None => (Owners::of_run(run), Timeline::read(&run.log_directory())?),
     };
     let described = run.metadata().and_then(|m| m.model.as_ref());
     let files = described.map_or(0, |model| model.files.len() as u32);
@@ -229,28 +228,41 @@ pub fn models_of(a: &Run, b: &Run) -> Models {
 }
 
 fn read(run: &Run, options: &Options) -> anyhow::Result<(Facts, Sequence)> {
-    let log_directory = run.log_directory();
-    let mut facts = facts::Accumulator::new(options.clone());
-    let mut sequence = SequenceBuilder::new();
+    let mut reading = Reading {
+        facts: facts::Accumulator::new(options.clone()),
+        sequence: SequenceBuilder::new(),
+    };
     let bar = progress::bar(run.log_bytes(), "analysing", "bytes");
-    let mut bytes_before = 0;
-    for stream in streams(&log_directory)? {
-        let mut reader = StreamReader::open(&log_directory, stream)?;
-        sequence.select_stream(stream);
-        while let Some(event) = reader.next_event()? {
-            // Damaged and partial evaluations are named by the summary; no number
-            // rests on them.
-            if let Event::Evaluation(evaluation) = event {
-                facts.push(&reader.definitions, &evaluation)?;
-                sequence.push(&reader.definitions, &evaluation)?;
-            }
-            bar.set_position(bytes_before + reader.record_bytes());
-        }
-        facts.end_stream();
-        bytes_before += reader.record_bytes();
-    }
+    // Damaged and partial evaluations are named by the summary; no number rests on them.
+    Log::new(&run.log_directory())
+        .walk_with_progress(&mut reading, &mut |bytes| bar.set_position(bytes))?;
     bar.finish_and_clear();
-    Ok((facts.finish(&model_of(run)), sequence.finish()))
+    let facts = reading.facts.finish(&model_of(run));
+    Ok((facts, reading.sequence.finish()))
+}
+
+struct Reading {
+    facts: facts::Accumulator,
+    sequence: SequenceBuilder,
+}
+
+impl Visitor for Reading {
+    type Error = anyhow::Error;
+
+    fn stream_begins(&mut self, stream: u32) -> anyhow::Result<()> {
+        self.sequence.select_stream(stream);
+        Ok(())
+    }
+
+    fn evaluation(&mut self, seen: &Seen) -> anyhow::Result<()> {
+        self.facts.push(seen.definitions, seen.evaluation)?;
+        Ok(self.sequence.push(seen.definitions, seen.evaluation)?)
+    }
+
+    fn stream_ends(&mut self, _: &Stream) -> anyhow::Result<()> {
+        self.facts.end_stream();
+        Ok(())
+    }
 }
 
 /// What the model's files say, where they are still there and still the same.

@@ -31,6 +31,7 @@ use anyhow::{Context, anyhow};
 use gguf::Vocabulary;
 use indicatif::HumanBytes;
 use kernelio::session::{Session, Wish};
+use reader::summary::{Summary, summarise};
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
@@ -43,7 +44,6 @@ use trace::{
     read::{Event, StreamReader, streams},
     seal::{Sealed, seal},
     status::{State, StatusPage},
-    summary::{Summary, summarise},
     template::CaptureKind,
 };
 

@@ -30,16 +30,13 @@ use engine::{
 };
 use indicatif::HumanBytes;
 use kernelio::pressure::MemoryLimit;
+use reader::summary::{Summary, summarise};
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
     metadata::{Sampling as RunSampling, Settings, Statistics, Underneath, Versions},
 };
-use trace::{
-    format::Phase,
-    status::State,
-    summary::{Summary, summarise},
-};
+use trace::{format::Phase, status::State};
 
 use self::{
     below::{FaultsSoFar, faults_so_far, watch},

@@ -6,6 +6,7 @@ use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
 use gguf::Meaning;
 use indicatif::HumanBytes;
+use reader::summary::{Summary, Traffic, summarise};
 use rundir::Run;
 use serde_json::{Value, json};
 use terminal::{
@@ -13,10 +14,7 @@ use terminal::{
     runs::{open_run, says_what_is_missing},
     text::grouped,
 };
-use trace::{
-    summary::{Summary, Traffic, summarise},
-    template::TensorKind,
-};
+use trace::template::TensorKind;
 
 use crate::{
     analyse::{AnalyseProps, Results, analyse, read_ceilings, results},

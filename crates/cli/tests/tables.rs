@@ -1,10 +1,15 @@
 //! `ingest`, `sql` and everything that is made from the tables and kept results.
 
+#[path = "../../trace/tests/fixture/mod.rs"]
+mod log;
+
 use std::{
     fs,
     path::Path,
     process::{Command, Output},
 };
+
+use trace::read::StreamEnd;
 
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -116,6 +121,50 @@ fn formats_hold_the_same_rows() {
     );
     let table = fs::read(folder.join("run/tables/nodes.parquet")).unwrap();
     assert_eq!(fs::read(folder.join("nodes.parquet")).unwrap(), table);
+}
+
+/// Two threads of a program that compute graphs: two streams, each with numbers of its own.
+#[test]
+fn every_format_has_the_same_columns_and_numbers_whatever_the_streams() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::create_dir_all(folder.join("run/log")).unwrap();
+    log::small_stream(&folder.join("run/log"), 0, 3, StreamEnd::Closed);
+    log::small_stream(&folder.join("run/log"), 1, 2, StreamEnd::Closed);
+    for (table, sorted_by) in [
+        ("tensors", "tensor"),
+        ("evals", "eval"),
+        ("tokens", "token"),
+        ("nodes", "eval, step"),
+        ("routing", "token, layer, rank"),
+    ] {
+        let csv = answer(folder, &["export", "run", "--table", table]);
+        let sql = format!("SELECT * FROM {table} ORDER BY {sorted_by}");
+        let parquet = answer(folder, &["sql", "run", &sql, "--format", "csv"]);
+        assert_eq!(csv, parquet, "{table}");
+        let json = answer(folder, &["export", "run", "--table", table, "--to", "json"]);
+        assert_eq!(json.lines().count() + 1, csv.lines().count(), "{table}");
+    }
+    // Accesses of a node have no order of their own.
+    let sorted = |text: String| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines[1..].sort();
+        lines
+    };
+    let csv = sorted(answer(folder, &["export", "run", "--table", "accesses"]));
+    let sql = "SELECT * FROM accesses";
+    let parquet = sorted(answer(folder, &["sql", "run", sql, "--format", "csv"]));
+    assert_eq!(csv, parquet);
+    // Evaluations count through the run, and so do the ones that are asked for.
+    let evals = |text: &str| -> Vec<String> {
+        let rows = text.lines().skip(1);
+        rows.map(|row| row.split(',').next().unwrap().to_owned())
+            .collect()
+    };
+    let all = answer(folder, &["export", "run", "--table", "evals"]);
+    assert_eq!(evals(&all), ["0", "1", "2", "3", "4"]);
+    let part = ["export", "run", "--table", "evals", "--evals", "2..4"];
+    assert_eq!(evals(&answer(folder, &part)), ["2", "3"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use trace::{
+    expand::is_merged,
     read::{Definitions, Evaluation},
     region::{IndexOrder, Indexed, Region, Strided},
     template::{CaptureKind, Direction, Step, Template, TensorKind},
@@ -12,9 +13,6 @@ use crate::{blocks::Blocks, catalog::Catalog};
 
 /// Expert ids are kept in 16 bits; this one means "none".
 pub const NO_EXPERT: u16 = u16::MAX;
-/// Units shorter than this are merged by `trace::expand` when they follow each
-/// other; how many accesses that makes depends on the values.
-const COLLAPSED_BELOW_BYTES: u64 = 64;
 /// Larger iteration spaces are damage: a batch of 65,536 tokens times 4,096 rows.
 const MOST_ELEMENTS: u64 = 1 << 28;
 
@@ -329,9 +327,7 @@ impl Graph {
             .iter()
             .position(|r| r.capture == indexed.capture as usize);
         let is_each = indexed.order == IndexOrder::EachInOrder;
-        let is_collapsed = is_each
-            && indexed.unit.dims.is_empty()
-            && indexed.unit.run_bytes < COLLAPSED_BELOW_BYTES;
+        let is_collapsed = is_merged(indexed);
         // One access for each value, and the value alone says where.
         let is_plain = is_each
             && !is_collapsed

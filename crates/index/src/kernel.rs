@@ -6,8 +6,8 @@
 //! nothing. A fault or a read is then a few numbers: its time, its place in the map
 //! space, the tensor and expert of that byte, and the node that was running.
 //!
-//! Tensors come from `underneath::Owners` and moments from the evaluations of the
-//! index, by the rules of `underneath::Timeline`: the log is not read a second time.
+//! Tensors come from `reader::kernel::Owners` and moments from the evaluations of the
+//! index, by the rules of `reader::kernel::Timeline`: the log is not read a second time.
 //!
 //! How the filter applies: layer, component and expert are those of the byte; phase,
 //! tokens and op those of the node that was running. What lies in no tensor has
@@ -33,8 +33,8 @@ use kernelio::{
         io::{Io, Operation},
     },
 };
+use reader::kernel::{Owner, Owners};
 use rundir::Run;
-use underneath::{Owner, Owners};
 
 use crate::{RunIndex, answers::KernelInfo, filter::Filter, select::Selector};
 

@@ -20,11 +20,11 @@ use kernelio::{
         residency::Word,
     },
 };
+use reader::kernel::{Moment, Owner, Underneath};
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     metadata::{ModelFile, ModelMetadata, Statistics},
 };
-use underneath::{Moment, Owner, Underneath};
 
 const KIND: Kind = Kind {
     streams: 2,
@@ -201,7 +201,7 @@ impl Recorded {
             .collect()
     }
 
-    fn reads(&self, filter: &Filter) -> Vec<underneath::JoinedIo> {
+    fn reads(&self, filter: &Filter) -> Vec<reader::kernel::JoinedIo> {
         let io = self.underneath.io().unwrap().unwrap().into_iter();
         io.filter(|io| io.io.rwbs.operation() == Operation::Read)
             .filter(|io| self.keeps(filter, io.owner, io.at))

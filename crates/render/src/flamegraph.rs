@@ -17,12 +17,9 @@ mod layout;
 
 use std::io::Write;
 
-use crate::{
-    error::RenderError,
-    folded::Folded,
-    frames::Measure,
-    log::{Log, Stats},
-};
+use reader::Log;
+
+use crate::{error::RenderError, folded::Folded, frames::Measure, log::Stats};
 use layout::{Bar, DEPTHS, bars};
 
 const WIDTH_PX: f64 = 1200.0;

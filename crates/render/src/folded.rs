@@ -1,16 +1,16 @@
 //! Folded stacks: a line for each stack, `phase;layer N;component;op;tensor SUM`.
 //!
 //! The input of FlameGraph, inferno, speedscope and every other tool that draws
-//! flame graphs. The sums of all lines are those of `trace::summary`.
+//! flame graphs. The sums of all lines are those of `reader::summary`.
 
 use std::{collections::BTreeMap, io::Write};
 
-use trace::read::Definitions;
+use reader::{Log, Seen, Visitor};
 
 use crate::{
     error::RenderError,
     frames::{Frames, Measure, Sums},
-    log::{Log, Names, Scene, Stats, Visitor},
+    log::Stats,
 };
 
 /// All stacks with their sums.
@@ -24,14 +24,18 @@ impl Folded {
     pub fn of(log: &Log, measure: Measure) -> Result<(Folded, Stats), RenderError> {
         let mut folding = Folding {
             measure,
-            stream: Sums::default(),
-            folded: Folded::default(),
+            sums: Sums::default(),
         };
-        let mut stats = log.walk(&mut folding)?;
-        // A node can take no time by our clock; a stack of nothing is no stack.
-        folding.folded.sums.retain(|_, sum| *sum > 0);
-        stats.written = folding.folded.sums.len() as u64;
-        Ok((folding.folded, stats))
+        let walked = log.walk(&mut folding)?;
+        let mut folded = Folded::default();
+        for (frames, sum) in folding.sums.into_frames(&walked.tensors) {
+            // A node can take no time by our clock; a stack of nothing is no stack.
+            if sum > 0 {
+                *folded.sums.entry(frames).or_default() += sum;
+            }
+        }
+        let written = folded.sums.len() as u64;
+        Ok((folded, Stats::new(walked, written)))
     }
 
     pub fn total(&self) -> u64 {
@@ -52,20 +56,14 @@ pub fn write(log: &Log, measure: Measure, out: &mut dyn Write) -> Result<Stats, 
 
 struct Folding {
     measure: Measure,
-    stream: Sums,
-    folded: Folded,
+    sums: Sums,
 }
 
 impl Visitor for Folding {
-    fn evaluation(&mut self, scene: &Scene) -> Result<(), RenderError> {
-        self.stream.add(scene, self.measure);
-        Ok(())
-    }
+    type Error = RenderError;
 
-    fn stream_ends(&mut self, all: &Definitions, names: &Names) -> Result<(), RenderError> {
-        for (frames, sum) in std::mem::take(&mut self.stream).into_frames(all, names) {
-            *self.folded.sums.entry(frames).or_default() += sum;
-        }
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), RenderError> {
+        self.sums.add(seen, self.measure);
         Ok(())
     }
 }

@@ -1,15 +1,9 @@
 //! Where bytes and time belong: phase, layer, component, op, tensor.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use trace::{
-    expand::for_each_access,
-    format::Phase,
-    read::Definitions,
-    template::{Name, Operand, Step, TensorKind},
-};
-
-use crate::log::{Executed, Names, Scene};
+use reader::{Executed, Prepared, PreparedStep, Seen, Tensors};
+use trace::{format::Phase, template::TensorKind};
 
 /// What is added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,104 +55,102 @@ impl Frames {
 }
 
 /// The tensor that a step's time is put down to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Leaf {
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Leaf {
+    /// By its number in the run.
     Tensor(u32),
     /// No weight and no cache: the node itself.
-    Node(Name),
+    Node(Arc<str>),
 }
 
 impl Leaf {
-    pub fn of(step: &Step, scene: &Scene) -> Leaf {
+    fn of(step: &PreparedStep, prepared: &Prepared) -> Leaf {
+        let accesses = &prepared.accesses[step.first..step.end];
         let first = |kind: TensorKind| {
-            let tensors = &scene.definitions.tensors;
-            let mut accesses = step.accesses.iter();
-            let found = accesses.find(|a| tensors[a.tensor as usize].kind == kind)?;
+            let found = accesses.iter().find(|a| a.kind == kind)?;
             Some(Leaf::Tensor(found.tensor))
         };
         first(TensorKind::Weight)
             .or_else(|| first(TensorKind::KvCache))
-            .unwrap_or(Leaf::Node(step.name))
+            .unwrap_or_else(|| Leaf::Node(step.name.clone()))
     }
 
     /// Component and name.
-    fn texts(self, definitions: &Definitions, names: &Names) -> (&'static str, String) {
+    fn texts(&self, tensors: &Tensors) -> (&'static str, String) {
         match self {
-            Leaf::Tensor(tensor) => {
-                let text = names.tensor(tensor);
-                (text.component(), text.name.clone())
+            Leaf::Tensor(number) => {
+                let tensor = &tensors.all()[*number as usize];
+                (tensor.part(), tensor.name.clone())
             }
-            Leaf::Node(name) => (TensorKind::Activation.name(), definitions.name(name)),
+            Leaf::Node(name) => (TensorKind::Activation.name(), name.to_string()),
         }
     }
 }
 
 /// Frames of a step, by what it is mainly about.
-pub(crate) fn frames_of_step(executed: &Executed, scene: &Scene) -> Frames {
-    let leaf = Leaf::of(executed.step, scene);
-    let (component, tensor) = leaf.texts(scene.definitions, scene.names);
+pub(crate) fn frames_of_step(executed: &Executed, seen: &Seen) -> Frames {
+    let leaf = Leaf::of(executed.step, seen.prepared);
+    let (component, tensor) = leaf.texts(seen.tensors);
     Frames {
-        phase: scene.evaluation.phase.name(),
+        phase: seen.evaluation.phase.name(),
         layer: executed.step.layer,
         component,
-        op: scene.definitions.text(executed.step.op),
+        op: executed.step.op.to_string(),
         tensor,
     }
 }
 
-/// Numbers instead of texts while a stream is read: texts are made once a stack,
-/// not once an access.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// Numbers instead of texts while a log is read: texts are made once a stack, not once an
+/// access.
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     phase: Phase,
     layer: Option<u32>,
-    op: u32,
+    op: Arc<str>,
     leaf: Leaf,
 }
 
-/// Sums of one stream.
+/// Sums of a log.
 #[derive(Default)]
 pub(crate) struct Sums {
     by_key: HashMap<Key, u64>,
 }
 
 impl Sums {
-    pub fn add(&mut self, scene: &Scene, measure: Measure) {
-        for executed in scene.steps() {
+    pub fn add(&mut self, seen: &Seen, measure: Measure) {
+        for executed in seen.steps() {
             let step = executed.step;
             let key = |leaf| Key {
-                phase: scene.evaluation.phase,
+                phase: seen.evaluation.phase,
                 layer: step.layer,
-                op: step.op,
+                op: step.op.clone(),
                 leaf,
             };
             match measure {
                 Measure::Time => {
-                    *self.by_key.entry(key(Leaf::of(step, scene))).or_default() += executed.nanos();
+                    let leaf = Leaf::of(step, seen.prepared);
+                    *self.by_key.entry(key(leaf)).or_default() += executed.nanos();
                 }
                 Measure::Bytes => {
                     // Slices of experts and rows come one after the other: look
                     // a tensor up when it changes.
-                    let mut current: Option<((u32, Operand), u64)> = None;
+                    let mut current: Option<(usize, u32, u64)> = None;
                     let by_key = &mut self.by_key;
-                    let mut flush = |current: Option<((u32, Operand), u64)>| {
-                        if let Some(((tensor, _), bytes)) = current {
+                    let mut flush = |current: Option<(usize, u32, u64)>| {
+                        if let Some((_, tensor, bytes)) = current {
                             *by_key.entry(key(Leaf::Tensor(tensor))).or_default() += bytes;
                         }
                     };
-                    for_each_access(
-                        scene.template,
-                        scene.evaluation,
-                        executed.number,
-                        |access| {
-                            let operand = (access.def.tensor, access.def.operand);
-                            let bytes = access.region.bytes();
-                            match &mut current {
-                                Some((same, sum)) if *same == operand => *sum += bytes,
-                                other => flush(other.replace((operand, bytes))),
+                    seen.for_each_access(executed.number, |access| {
+                        let bytes = access.access.region.bytes();
+                        match &mut current {
+                            Some((at, _, sum)) if *at == access.at => *sum += bytes,
+                            other => {
+                                let next = (access.at, access.prepared.tensor, bytes);
+                                flush(other.replace(next));
                             }
-                        },
-                    );
+                        }
+                    });
                     flush(current);
                 }
             }
@@ -166,18 +158,14 @@ impl Sums {
     }
 
     /// The sums with their texts, in no order.
-    pub fn into_frames(
-        self,
-        definitions: &Definitions,
-        names: &Names,
-    ) -> impl Iterator<Item = (Frames, u64)> {
+    pub fn into_frames(self, tensors: &Tensors) -> impl Iterator<Item = (Frames, u64)> {
         self.by_key.into_iter().map(move |(key, sum)| {
-            let (component, tensor) = key.leaf.texts(definitions, names);
+            let (component, tensor) = key.leaf.texts(tensors);
             let frames = Frames {
                 phase: key.phase.name(),
                 layer: key.layer,
                 component,
-                op: definitions.text(key.op),
+                op: key.op.to_string(),
                 tensor,
             };
             (frames, sum)

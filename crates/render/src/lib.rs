@@ -33,4 +33,5 @@ pub mod underneath;
 
 pub use error::RenderError;
 pub use frames::{Frames, Measure};
-pub use log::{Log, Stats};
+pub use log::Stats;
+pub use reader::Log;

@@ -12,16 +12,14 @@
 
 use std::{fmt, io::Write};
 
-use trace::{
-    expand::for_each_access,
-    template::{CaptureKind, Direction, TensorKind},
-};
+use reader::{Executed, Log, Seen, Visitor, rows::direction_name};
+use trace::template::{Direction, TensorKind};
 
 use crate::{
     error::RenderError,
     frames::frames_of_step,
     json::{List, quote},
-    log::{Executed, Log, Scene, Stats, Visitor},
+    log::Stats,
 };
 
 /// Token texts that an evaluation's args show; a prompt can have thousands.
@@ -46,8 +44,8 @@ pub fn write(log: &Log, options: &Options, out: &mut dyn Write) -> Result<Stats,
         pid: 0,
         events: 0,
     };
-    let mut stats = log.walk(&mut timeline)?;
-    stats.written = timeline.events;
+    let walked = log.walk(&mut timeline)?;
+    let stats = Stats::new(walked, timeline.events);
     out.write_all(b"\n]}\n")?;
     out.flush()?;
     Ok(stats)
@@ -62,6 +60,8 @@ struct Timeline<'a> {
 }
 
 impl Visitor for Timeline<'_> {
+    type Error = RenderError;
+
     fn stream_begins(&mut self, stream: u32) -> Result<(), RenderError> {
         // Process 0 is the idle task to many tools.
         self.pid = stream + 1;
@@ -74,10 +74,10 @@ impl Visitor for Timeline<'_> {
         self.name("thread_name", NODES, "nodes")
     }
 
-    fn evaluation(&mut self, scene: &Scene) -> Result<(), RenderError> {
-        let sums = EvalSums::of(scene);
-        self.eval_slice(scene, &sums)?;
-        let begin = Micros(scene.evaluation.begin_nanos);
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), RenderError> {
+        let sums = EvalSums::of(seen);
+        self.eval_slice(seen, &sums)?;
+        let begin = Micros(seen.evaluation.begin_nanos);
         for (counter, bytes) in [
             ("weight bytes read", sums.weights_read),
             ("KV bytes read", sums.kv_read),
@@ -88,7 +88,7 @@ impl Visitor for Timeline<'_> {
                 "{{\"ph\":\"C\",\"name\":\"{counter}\",\"pid\":{pid},\"ts\":{begin},\"args\":{{\"bytes\":{bytes}}}}}"
             ))?;
         }
-        let steps: Vec<Executed> = scene.steps().collect();
+        let steps: Vec<Executed> = seen.steps().collect();
         for same_layer in steps.chunk_by(|a, b| a.step.layer == b.step.layer) {
             let (first, last) = (&same_layer[0], &same_layer[same_layer.len() - 1]);
             if let Some(layer) = first.step.layer {
@@ -100,13 +100,13 @@ impl Visitor for Timeline<'_> {
                     first.begin_nanos,
                     nanos,
                 );
-                let eval = scene.evaluation.number;
+                let eval = seen.eval;
                 self.event(format_args!(
                     "{head},\"args\":{{\"eval\":{eval},\"layer\":{layer}}}}}"
                 ))?;
             }
             for executed in same_layer {
-                self.node(scene, executed)?;
+                self.node(seen, executed)?;
             }
         }
         Ok(())
@@ -139,14 +139,12 @@ impl Timeline<'_> {
         )
     }
 
-    fn eval_slice(&mut self, scene: &Scene, sums: &EvalSums) -> Result<(), RenderError> {
-        let e = scene.evaluation;
-        let ids = e.first_of(scene.template, CaptureKind::Tokens);
+    fn eval_slice(&mut self, seen: &Seen, sums: &EvalSums) -> Result<(), RenderError> {
+        let e = seen.evaluation;
+        let ids = seen.token_ids();
         let mut text = String::new();
         for id in ids.iter().take(MOST_TOKENS_SHOWN) {
-            let piece = u32::try_from(*id).ok();
-            let piece = piece.and_then(|id| scene.definitions.tokens.get(&id));
-            text.push_str(&piece.map_or("\u{fffd}".into(), |p| String::from_utf8_lossy(p)));
+            text.push_str(&seen.token_text(*id).unwrap_or("\u{fffd}".into()));
         }
         if ids.len() > MOST_TOKENS_SHOWN {
             text.push('…');
@@ -161,9 +159,9 @@ impl Timeline<'_> {
         );
         self.event(format_args!(
             "{head},\"args\":{{\"eval\":{},\"first_token\":{},\"tokens\":{},\"text\":{},\"threads\":{},\"flags\":{},\"steps\":{},\"weight_bytes_read\":{},\"kv_bytes_read\":{},\"kv_bytes_written\":{}}}}}",
-            e.number,
-            scene.first_token,
-            scene.tokens,
+            seen.eval,
+            seen.first_token,
+            seen.tokens(),
             quote(&text),
             e.threads,
             e.flags,
@@ -174,15 +172,15 @@ impl Timeline<'_> {
         ))
     }
 
-    fn node(&mut self, scene: &Scene, executed: &Executed) -> Result<(), RenderError> {
-        let frames = frames_of_step(executed, scene);
-        let touched = Touched::of(scene, executed.number);
+    fn node(&mut self, seen: &Seen, executed: &Executed) -> Result<(), RenderError> {
+        let frames = frames_of_step(executed, seen);
+        let touched = Touched::of(seen, executed.number);
         let mut tensors = String::new();
         for (i, touched) in touched.iter().enumerate() {
             if i > 0 {
                 tensors.push(',');
             }
-            touched.write(scene, &mut tensors);
+            touched.write(seen, &mut tensors);
         }
         let head = self.slice(
             NODES,
@@ -196,10 +194,10 @@ impl Timeline<'_> {
             .map_or("null".to_owned(), |layer| layer.to_string());
         self.event(format_args!(
             "{head},\"args\":{{\"eval\":{},\"step\":{},\"op\":{},\"name\":{},\"layer\":{layer},\"tensors\":[{tensors}]}}}}",
-            scene.evaluation.number,
+            seen.eval,
             executed.number,
             quote(&frames.op),
-            quote(&scene.definitions.name(executed.step.name)),
+            quote(&executed.step.name),
         ))
     }
 }
@@ -213,25 +211,19 @@ struct EvalSums {
 }
 
 impl EvalSums {
-    fn of(scene: &Scene) -> EvalSums {
+    fn of(seen: &Seen) -> EvalSums {
         let mut sums = EvalSums::default();
-        for executed in scene.steps() {
+        for executed in seen.steps() {
             sums.steps += 1;
-            for_each_access(
-                scene.template,
-                scene.evaluation,
-                executed.number,
-                |access| {
-                    let tensor = &scene.definitions.tensors[access.def.tensor as usize];
-                    let sum = match (tensor.kind, access.def.direction) {
-                        (TensorKind::Weight, Direction::Read) => &mut sums.weights_read,
-                        (TensorKind::KvCache, Direction::Read) => &mut sums.kv_read,
-                        (TensorKind::KvCache, Direction::Write) => &mut sums.kv_written,
-                        _ => return,
-                    };
-                    *sum += access.region.bytes();
-                },
-            );
+            seen.for_each_access(executed.number, |access| {
+                let sum = match (access.prepared.kind, access.prepared.direction) {
+                    (TensorKind::Weight, Direction::Read) => &mut sums.weights_read,
+                    (TensorKind::KvCache, Direction::Read) => &mut sums.kv_read,
+                    (TensorKind::KvCache, Direction::Write) => &mut sums.kv_written,
+                    _ => return,
+                };
+                *sum += access.access.region.bytes();
+            });
         }
         sums
     }
@@ -247,45 +239,43 @@ struct Touched {
 }
 
 impl Touched {
-    fn of(scene: &Scene, step: usize) -> Vec<Touched> {
+    fn of(seen: &Seen, step: usize) -> Vec<Touched> {
         let mut all: Vec<Touched> = Vec::new();
-        for_each_access(scene.template, scene.evaluation, step, |access| {
-            let (tensor, direction) = (access.def.tensor, access.def.direction);
+        seen.for_each_access(step, |access| {
+            let (tensor, direction) = (access.prepared.tensor, access.prepared.direction);
             let known = all
                 .iter_mut()
                 .rev()
                 .find(|t| t.tensor == tensor && t.direction == direction);
-            let bytes = access.region.bytes();
+            let (bytes, expert) = (access.access.region.bytes(), access.access.expert);
             match known {
                 Some(touched) => {
                     touched.accesses += 1;
                     touched.bytes += bytes;
-                    touched.experts.extend(access.expert);
+                    touched.experts.extend(expert);
                 }
                 None => all.push(Touched {
                     tensor,
                     direction,
                     accesses: 1,
                     bytes,
-                    experts: access.expert.into_iter().collect(),
+                    experts: expert.into_iter().collect(),
                 }),
             }
         });
         all
     }
 
-    fn write(&self, scene: &Scene, out: &mut String) {
+    fn write(&self, seen: &Seen, out: &mut String) {
         use fmt::Write as _;
-        let direction = match self.direction {
-            Direction::Read => "read",
-            Direction::Write => "write",
-        };
-        let kind = scene.definitions.tensors[self.tensor as usize].kind.name();
+        let direction = direction_name(self.direction);
+        let tensor = &seen.tensors.all()[self.tensor as usize];
+        let kind = tensor.kind.name();
         // Into a string: cannot fail.
         let _ = write!(
             out,
             "{{\"name\":{},\"kind\":\"{kind}\",\"direction\":\"{direction}\",\"bytes\":{},\"accesses\":{}",
-            quote(&scene.names.tensor(self.tensor).name),
+            quote(&tensor.name),
             self.bytes,
             self.accesses,
         );

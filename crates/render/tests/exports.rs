@@ -1,5 +1,5 @@
 //! Every export of the golden log of crate `trace`, byte for byte, and of random
-//! logs against the sums of `trace::summary`.
+//! logs against the sums of `reader::summary`.
 //!
 //! `TENSORSCOPE_BLESS=1 cargo test -p render` rewrites the golden files; read the
 //! difference before you commit it.
@@ -12,6 +12,7 @@ use std::{fs, path::Path};
 
 use golden::{check_golden, golden_log};
 use proptest::{collection::vec, prelude::*};
+use reader::summary::{Summary, summarise};
 use render::{
     Log, Measure, Stats, flamegraph,
     folded::{self, Folded},
@@ -22,7 +23,6 @@ use serde_json::Value;
 use trace::{
     format::{Phase, RecordKind, flags},
     read::{Evaluation, StreamEnd},
-    summary::{Summary, summarise},
 };
 
 const TITLE: &str = "a <small> model";
@@ -71,7 +71,8 @@ fn rows_are_the_same_in_both_formats() {
         let (csv, stats) = written(|out| write_rows(&log, table, Format::Csv, out));
         let (json, _) = written(|out| write_rows(&log, table, Format::Json, out));
         let mut reader = csv::Reader::from_reader(csv.as_slice());
-        assert_eq!(reader.headers().unwrap(), table.columns());
+        let columns: Vec<&str> = table.schema().column_names().collect();
+        assert_eq!(reader.headers().unwrap(), columns);
         let objects: Vec<Value> = serde_json::Deserializer::from_slice(&json)
             .into_iter()
             .collect::<Result<_, _>>()

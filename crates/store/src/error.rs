@@ -13,7 +13,7 @@ pub enum StoreError {
     Log(#[from] ReadError),
     /// What the kernel did cannot be read.
     #[error(transparent)]
-    Kernel(#[from] underneath::UnderneathError),
+    Kernel(#[from] reader::kernel::UnderneathError),
     #[error(transparent)]
     Run(#[from] rundir::RunError),
     /// Check permissions and free space.
@@ -26,9 +26,6 @@ pub enum StoreError {
     },
     #[error("{}: cannot write the table: {cause}", path.display())]
     Write { path: PathBuf, cause: ParquetError },
-    /// A number that no column can hold.
-    #[error("{}: {what} does not fit into the tables", path.display())]
-    TooLarge { path: PathBuf, what: String },
     /// Ingest first.
     #[error("{}: has no tables; make them with `tensorscope ingest {}`", path.display(), path.display())]
     NoTables { path: PathBuf },

@@ -1,15 +1,16 @@
 //! Evaluations → rows of the two large tables, `accesses` and `nodes`.
 
-use trace::{
-    expand::{Access, for_each_access},
-    read::Evaluation,
-    template::{CaptureKind, Template},
+use reader::{
+    Seen,
+    prepared::Sums,
+    rows::{ACCESS_FIXED, FIRST_INDEXED, NODE_FIXED, indexed_access},
+    seen::SeenAccess,
 };
 
 use crate::{
-    row_group::{ColumnRows, NULL, RowGroup, Texts},
+    columns::TemplateColumns,
+    row_group::{Cell, ColumnRows, NULL, RowGroup, Texts},
     schema::{ACCESSES, NODES},
-    template::{FIRST_INDEXED, FIXED, NODE_FIXED, Sums, TemplateRows, runs, strides},
 };
 
 /// Rows of a row group: enough for the dictionaries to pay, few enough for two
@@ -22,7 +23,7 @@ pub struct Expander {
     pub nodes: RowGroup,
     /// Counts the row groups: numbers in dictionaries are good for one.
     generation: u64,
-    fixed: [usize; FIXED.len()],
+    fixed: [usize; ACCESS_FIXED.len()],
     node_fixed: [usize; NODE_FIXED.len()],
     positions: Positions,
 }
@@ -37,23 +38,13 @@ struct Positions {
     node_begin: usize,
 }
 
-/// One evaluation and what is known about it.
-pub struct Expansion<'a> {
-    pub template: &'a Template,
-    pub evaluation: &'a Evaluation,
-    /// Its number in the tables.
-    pub eval: i64,
-    /// Number of its first token.
-    pub first_token: i64,
-}
-
 impl Expander {
     pub fn new() -> Expander {
         Expander {
             accesses: RowGroup::new(&ACCESSES),
             nodes: RowGroup::new(&NODES),
             generation: 1,
-            fixed: FIXED.map(|c| ACCESSES.position(c)),
+            fixed: ACCESS_FIXED.map(|c| ACCESSES.position(c)),
             node_fixed: NODE_FIXED.map(|c| NODES.position(c)),
             positions: Positions {
                 eval: ACCESSES.position("eval"),
@@ -69,8 +60,8 @@ impl Expander {
     /// Appends the accesses of an evaluation; `full` gets each group that is full.
     pub fn accesses<E>(
         &mut self,
-        of: &Expansion,
-        rows: &mut TemplateRows,
+        of: &Seen,
+        rows: &mut TemplateColumns,
         texts: &mut Texts,
         full: &mut impl FnMut(RowGroup) -> Result<(), E>,
     ) -> Result<Sums, E> {
@@ -78,17 +69,12 @@ impl Expander {
         let phase_text = texts.number(of.evaluation.phase.name());
         rows.tally(of.evaluation.phase);
         rows.number_accesses(&mut self.accesses, self.generation);
-        let tokens = of
-            .evaluation
-            .first_of(of.template, CaptureKind::Tokens)
-            .len() as u64;
         // Steps without an index that follow each other are copied as one slice.
         let mut pending = 0..0;
-        for step in 0..rows.steps.len() {
+        for (step, about) in of.prepared.steps.iter().enumerate() {
             if !of.evaluation.was_executed(step) {
                 continue;
             }
-            let about = &rows.steps[step];
             let (first, end) = (about.first, about.end);
             if !about.has_index {
                 sums.add_all(&about.sums);
@@ -100,27 +86,27 @@ impl Expander {
                 pending.end = end;
             } else {
                 self.copy(rows, std::mem::replace(&mut pending, 0..0));
-                self.indexed_step(of, rows, texts, step, tokens, &mut sums);
+                self.indexed_step(of, rows, texts, step, &mut sums);
             }
             let rows_now = self.accesses.rows + pending.len();
             if rows_now >= GROUP_ROWS {
                 self.copy(rows, std::mem::replace(&mut pending, 0..0));
-                self.fill(of.eval, phase_text);
+                self.fill(of.eval as i64, phase_text);
                 full(self.accesses.take(texts))?;
                 self.generation += 1;
                 rows.number_accesses(&mut self.accesses, self.generation);
             }
         }
         self.copy(rows, pending);
-        self.fill(of.eval, phase_text);
+        self.fill(of.eval as i64, phase_text);
         Ok(sums)
     }
 
     /// Appends the executed nodes of an evaluation.
     pub fn nodes<E>(
         &mut self,
-        of: &Expansion,
-        rows: &mut TemplateRows,
+        of: &Seen,
+        rows: &mut TemplateColumns,
         texts: &Texts,
         full: &mut impl FnMut(RowGroup) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -143,7 +129,7 @@ impl Expander {
             }
         }
         let eval = self.nodes.dictionary(self.positions.node_eval);
-        let number = eval.number(of.eval);
+        let number = eval.number(of.eval as i64);
         eval.rows.resize(eval.rows.len() + executed.len(), number);
         let begins = std::iter::once(of.evaluation.begin_nanos)
             .chain(executed.iter().map(|&step| nanos[step]));
@@ -167,7 +153,7 @@ impl Expander {
     }
 
     /// Rows of accesses whose every value is fixed.
-    fn copy(&mut self, rows: &TemplateRows, range: std::ops::Range<usize>) {
+    fn copy(&mut self, rows: &TemplateColumns, range: std::ops::Range<usize>) {
         if range.is_empty() {
             return;
         }
@@ -194,77 +180,66 @@ impl Expander {
 
     fn indexed_step(
         &mut self,
-        of: &Expansion,
-        rows: &mut TemplateRows,
+        of: &Seen,
+        rows: &mut TemplateColumns,
         texts: &mut Texts,
         step: usize,
-        tokens: u64,
         sums: &mut Sums,
     ) {
-        let first = rows.steps[step].first;
-        let defs = &of.template.steps[step].accesses;
         let phase = of.evaluation.phase;
-        for_each_access(of.template, of.evaluation, step, |access| {
-            let at = defs.iter().position(|def| std::ptr::eq(def, access.def));
-            let row = first + at.expect("an access is one of its step's");
-            let bytes = self.indexed_row(of, rows, texts, row, &access, tokens);
-            sums.add(&rows.accesses[row], bytes);
-            rows.tally(phase).indexed[row].add(access.expert, bytes);
+        of.for_each_access(step, |seen| {
+            let bytes = self.indexed_row(of, rows, texts, &seen);
+            sums.add(seen.prepared, bytes);
+            rows.tally(phase).indexed[seen.at].add(seen.access.expert, bytes);
         });
     }
 
     /// Appends one access; its bytes.
     fn indexed_row(
         &mut self,
-        of: &Expansion,
-        rows: &TemplateRows,
+        of: &Seen,
+        rows: &TemplateColumns,
         texts: &mut Texts,
-        row: usize,
-        access: &Access,
-        tokens: u64,
+        seen: &SeenAccess,
     ) -> u64 {
-        let about = &rows.accesses[row];
+        let (about, region) = (seen.prepared, &seen.access.region);
         let numbers = &rows.numbers.columns;
         for (column, &position) in numbers.iter().zip(&self.fixed).take(FIRST_INDEXED) {
-            self.accesses.dictionary(position).rows.push(column[row]);
+            let column = column[seen.at];
+            self.accesses.dictionary(position).rows.push(column);
         }
         let [file_offset, tensor_offset, shape @ ..] = &self.fixed[FIRST_INDEXED..] else {
             panic!("an index changes six columns");
         };
-        let region = &access.region;
-        let place = about.place.map(|p| (p.file_offset + region.offset) as i64);
-        let column = self.accesses.dictionary(*file_offset);
-        let number = column.number_or_null(place);
-        column.rows.push(number);
-        self.accesses
-            .dictionary(*tensor_offset)
-            .push(region.offset as i64);
         let mut bytes = about.bytes;
+        // Nearly all units of an access have its shape: their texts are not made anew.
         if (region.run_bytes, &region.dims) == (about.unit.run_bytes, &about.unit.dims) {
+            let place = about.place.map(|p| (p.file_offset + region.offset) as i64);
+            self.accesses.dictionary(*file_offset).push_or_null(place);
+            let offset = region.offset as i64;
+            self.accesses.dictionary(*tensor_offset).push(offset);
             for (column, &position) in numbers[FIRST_INDEXED + 2..].iter().zip(shape) {
-                self.accesses.dictionary(position).rows.push(column[row]);
+                let column = column[seen.at];
+                self.accesses.dictionary(position).rows.push(column);
             }
         } else {
             bytes = region.bytes();
-            let strides = texts.number(&strides(region));
-            let values = [
-                bytes as i64,
-                runs(region) as i64,
-                region.run_bytes as i64,
-                strides,
-            ];
-            for (value, &position) in values.into_iter().zip(shape) {
-                self.accesses.dictionary(position).push(value);
+            let cells = indexed_access(about, region);
+            for (cell, &position) in cells.iter().zip(&self.fixed[FIRST_INDEXED..]) {
+                let value = match Cell::from(cell) {
+                    Cell::Int(value) => Some(value),
+                    Cell::Text(text) => Some(texts.number(text)),
+                    Cell::Null | Cell::Float(_) => None,
+                };
+                self.accesses.dictionary(position).push_or_null(value);
             }
         }
         // One element of an index array per token: a row of the embedding, a KV cell.
-        let token = access.element.filter(|_| about.elements == Some(tokens));
+        let token = of.token_of(seen).map(|token| token as i64);
         let column = self.accesses.dictionary(self.positions.token);
-        let number = column.number_or_null(token.map(|t| of.first_token + t as i64));
-        column.rows.push(number);
+        column.push_or_null(token);
         let column = self.accesses.dictionary(self.positions.expert);
-        let number = column.number_or_null(access.expert.map(i64::from));
-        column.rows.push(number);
+        column.push_or_null(seen.access.expert.map(i64::from));
         self.accesses.rows += 1;
         bytes
     }

@@ -20,22 +20,19 @@ use std::{
     sync::mpsc::{Receiver, SyncSender, sync_channel},
 };
 
+use reader::kernel::Underneath;
+use reader::{Log, Seen, Stream, Visitor};
 use rundir::Run;
-use trace::{
-    read::{Definitions, Event, StreamReader, streams},
-    template::CaptureKind,
-};
-use underneath::Underneath;
 
 use crate::{
     StoreError,
-    expand::{Expander, Expansion, GROUP_ROWS},
+    columns::TemplateColumns,
+    expand::{Expander, GROUP_ROWS},
     kernel,
     row_group::{RowGroup, Texts},
     rows,
     schema::{EVALS, ROUTING, TABLES, TENSORS, TOKENS, TRAFFIC},
     table_file::TableFile,
-    template::{TemplateRows, TensorRow},
 };
 
 /// Folder of the tables inside a run directory.
@@ -118,20 +115,15 @@ struct Ingest<'a> {
     sender: SyncSender<RowGroup>,
     texts: Texts,
     expander: Expander,
+    /// Of the stream that is being read, by template.
+    columns: BTreeMap<u32, TemplateColumns>,
     evals: RowGroup,
     tokens: RowGroup,
     routing: RowGroup,
-    tensors: RowGroup,
     traffic: RowGroup,
-    report: IngestReport,
     counts: rows::RunCounts,
     /// Collected if something was recorded underneath.
     references: Option<kernel::References>,
-    /// Of the streams before this one.
-    first_eval: i64,
-    first_tensor: i64,
-    first_template: i64,
-    first_token: i64,
 }
 
 impl<'a> Ingest<'a> {
@@ -141,148 +133,35 @@ impl<'a> Ingest<'a> {
             sender,
             texts: Texts::default(),
             expander: Expander::new(),
+            columns: BTreeMap::new(),
             evals: RowGroup::new(&EVALS),
             tokens: RowGroup::new(&TOKENS),
             routing: RowGroup::new(&ROUTING),
-            tensors: RowGroup::new(&TENSORS),
             traffic: RowGroup::new(&TRAFFIC),
-            report: IngestReport::default(),
             counts: rows::RunCounts::default(),
-            references: underneath::join::is_there(run).then(kernel::References::default),
-            first_eval: 0,
-            first_tensor: 0,
-            first_template: 0,
-            first_token: 0,
+            references: reader::kernel::join::is_there(run).then(kernel::References::default),
         }
     }
 
     fn run(mut self, progress: &mut dyn FnMut(u64)) -> Result<IngestReport, StoreError> {
-        let log = self.run.log_directory();
-        let mut bytes_before = 0;
-        for stream in streams(&log)? {
-            let mut reader = StreamReader::open(&log, stream)?;
-            let mut of_stream = OfStream {
-                stream,
-                ..OfStream::default()
-            };
-            while let Some(event) = reader.next_event()? {
-                self.event(&reader.definitions, event, &mut of_stream)?;
-                progress(bytes_before + reader.record_bytes());
+        let log = Log::new(&self.run.log_directory());
+        let walked = log.walk_with_progress(&mut self, progress)?;
+        let mut tensors = RowGroup::new(&TENSORS);
+        for tensor in walked.tensors.all() {
+            tensors.push_row(&mut self.texts, &reader::rows::tensor(tensor));
+            if let Some(references) = &mut self.references {
+                references.add_tensor(tensor);
             }
-            self.end_stream(&reader.definitions, of_stream)?;
-            bytes_before += reader.record_bytes();
         }
         self.kernel()?;
-        self.finish()
-    }
-
-    fn event(
-        &mut self,
-        definitions: &Definitions,
-        event: Event,
-        of_stream: &mut OfStream,
-    ) -> Result<(), StoreError> {
-        let evaluation = match event {
-            Event::Evaluation(evaluation) => evaluation,
-            Event::Partial(_) => {
-                self.report.partial += 1;
-                return Ok(());
-            }
-            Event::Corrupt {
-                segment,
-                offset,
-                reason,
-            } => {
-                let damage = format!("{}: byte {offset}: {reason}", segment.display());
-                self.report.corrupt.push(damage);
-                return Ok(());
-            }
-        };
-        let eval = i64::try_from(evaluation.number).ok();
-        let eval = eval.and_then(|number| number.checked_add(self.first_eval));
-        let Some(eval) = eval.filter(|&n| n <= i64::from(i32::MAX)) else {
-            return Err(StoreError::TooLarge {
-                path: self.run.path().to_owned(),
-                what: format!("evaluation {}", evaluation.number),
-            });
-        };
-        // One whose graph is damaged counts: every reader of the log counts it.
-        of_stream.end_eval = of_stream.end_eval.max(eval + 1);
-        of_stream.define(definitions, self.first_tensor, &mut self.texts);
-        let template = &definitions.templates[evaluation.template as usize];
-        let rows = match &mut of_stream.templates[evaluation.template as usize] {
-            Ok(rows) => rows,
-            Err(reason) => {
-                let (number, stream) = (evaluation.number, of_stream.stream);
-                let damage = format!("stream {stream}: evaluation {number}: {reason}");
-                self.report.corrupt.push(damage);
-                return Ok(());
-            }
-        };
-        let of = Expansion {
-            template,
-            evaluation: &evaluation,
-            eval,
-            first_token: self.first_token,
-        };
-        let sender = &self.sender;
-        let mut send = |group| send(sender, group);
-        let sums = self
-            .expander
-            .accesses(&of, rows, &mut self.texts, &mut send)?;
-        self.expander.nodes(&of, rows, &self.texts, &mut send)?;
-        let template_number = self.first_template + i64::from(evaluation.template);
-        let stream = of_stream.stream;
-        rows::eval(
-            &mut self.evals,
-            &mut self.texts,
-            &of,
-            &sums,
-            stream,
-            template_number,
-        );
-        rows::tokens(&mut self.tokens, &mut self.texts, &of, &definitions.tokens);
-        rows::routing(&mut self.routing, &mut self.texts, &of);
-        for group in [&mut self.evals, &mut self.tokens, &mut self.routing] {
-            if group.rows >= GROUP_ROWS {
-                send(group.take(&self.texts))?;
-            }
-        }
-        let tokens = evaluation.first_of(template, CaptureKind::Tokens).len();
-        if let Some(references) = &mut self.references {
-            references.add_eval(eval, self.first_token, tokens);
-        }
-        self.first_token += tokens as i64;
-        self.counts.evals += 1;
-        self.counts.accesses += sums.accesses;
-        Ok(())
-    }
-
-    fn end_stream(
-        &mut self,
-        definitions: &Definitions,
-        mut of_stream: OfStream,
-    ) -> Result<(), StoreError> {
-        of_stream.define(definitions, self.first_tensor, &mut self.texts);
-        for (row, def) in of_stream.tensors.iter().zip(&definitions.tensors) {
-            let buffer_type = definitions.text(def.buffer_type);
-            rows::tensor(&mut self.tensors, &mut self.texts, row, def, &buffer_type);
-            if let Some(references) = &mut self.references {
-                references.add_tensor(row);
-            }
-        }
-        let mut sums = BTreeMap::new();
-        for (number, template) in of_stream.templates.iter().enumerate() {
-            if let Ok(rows) = template {
-                let steps = &definitions.templates[number].steps;
-                rows::add_traffic(rows, definitions, steps, &mut sums);
-            }
-        }
-        rows::traffic(&mut self.traffic, &mut self.texts, &of_stream.tensors, sums);
-        self.first_eval = self.first_eval.max(of_stream.end_eval);
-        self.first_tensor += definitions.tensors.len() as i64;
-        self.first_template += definitions.templates.len() as i64;
-        Ok(())
+        self.counts.partial = walked.partial;
+        self.counts.corrupt = walked.damaged.len() as u64;
+        self.finish(tensors)?;
+        Ok(IngestReport {
+            tables: Vec::new(),
+            corrupt: walked.damaged,
+            partial: walked.partial,
+        })
     }
 
     fn kernel(&mut self) -> Result<(), StoreError> {
@@ -297,13 +176,11 @@ impl<'a> Ingest<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<IngestReport, StoreError> {
-        self.counts.partial = self.report.partial;
-        self.counts.corrupt = self.report.corrupt.len() as u64;
+    fn finish(mut self, mut tensors: RowGroup) -> Result<(), StoreError> {
         let mut run = rows::run(&mut self.texts, self.run, &self.counts);
         for group in [
             &mut run,
-            &mut self.tensors,
+            &mut tensors,
             &mut self.evals,
             &mut self.tokens,
             &mut self.expander.nodes,
@@ -313,7 +190,52 @@ impl<'a> Ingest<'a> {
         ] {
             send(&self.sender, group.take(&self.texts))?;
         }
-        Ok(self.report)
+        Ok(())
+    }
+}
+
+impl Visitor for Ingest<'_> {
+    type Error = StoreError;
+
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), StoreError> {
+        let texts = &mut self.texts;
+        let columns = self
+            .columns
+            .entry(seen.template)
+            .or_insert_with(|| TemplateColumns::new(seen.prepared, seen.tensors, texts));
+        let sender = &self.sender;
+        let mut send = |group| send(sender, group);
+        let sums = self.expander.accesses(seen, columns, texts, &mut send)?;
+        self.expander.nodes(seen, columns, texts, &mut send)?;
+        self.evals.push_row(texts, &reader::rows::eval(seen, &sums));
+        for row in reader::rows::tokens(seen) {
+            self.tokens.push_row(texts, &row);
+        }
+        let routing = &mut self.routing;
+        reader::rows::routing(seen, |row| routing.push_row(texts, &row));
+        for group in [&mut self.evals, &mut self.tokens, &mut self.routing] {
+            if group.rows >= GROUP_ROWS {
+                send(group.take(texts))?;
+            }
+        }
+        if let Some(references) = &mut self.references {
+            references.add_eval(seen);
+        }
+        self.counts.evals += 1;
+        self.counts.accesses += sums.accesses;
+        Ok(())
+    }
+
+    fn stream_ends(&mut self, stream: &Stream) -> Result<(), StoreError> {
+        let mut sums = BTreeMap::new();
+        for (template, columns) in std::mem::take(&mut self.columns) {
+            let template = (template - stream.first_template) as usize;
+            if let Ok(prepared) = &stream.templates[template] {
+                rows::add_traffic(&columns, prepared, &mut sums);
+            }
+        }
+        rows::traffic(&mut self.traffic, &mut self.texts, stream.tensors, sums);
+        Ok(())
     }
 }
 
@@ -321,29 +243,6 @@ impl<'a> Ingest<'a> {
 fn send(sender: &SyncSender<RowGroup>, group: RowGroup) -> Result<(), StoreError> {
     let failed = |_| StoreError::Output(io::Error::other("the tables could not be written"));
     sender.send(group).map_err(failed)
-}
-
-/// What a stream has defined so far, as rows.
-#[derive(Default)]
-struct OfStream {
-    stream: u32,
-    tensors: Vec<TensorRow>,
-    templates: Vec<Result<TemplateRows, String>>,
-    /// One past its last evaluation.
-    end_eval: i64,
-}
-
-impl OfStream {
-    fn define(&mut self, definitions: &Definitions, first_tensor: i64, texts: &mut Texts) {
-        for number in self.tensors.len()..definitions.tensors.len() {
-            self.tensors
-                .push(TensorRow::of(definitions, number, first_tensor));
-        }
-        for template in &definitions.templates[self.templates.len()..] {
-            let rows = TemplateRows::new(definitions, template, &self.tensors, texts);
-            self.templates.push(rows);
-        }
-    }
 }
 
 /// The folder that becomes `tables`; removed unless it does.

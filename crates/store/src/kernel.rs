@@ -11,7 +11,8 @@ use kernelio::kernel_log::{
     faults::FaultKind,
     io::{Io, Operation},
 };
-use underneath::{JoinedFault, JoinedIo, JoinedSample, Moment, Owner, Underneath};
+use reader::kernel::{JoinedFault, JoinedIo, JoinedSample, Moment, Owner, Underneath};
+use reader::{Seen, Tensor};
 
 use crate::{
     StoreError,
@@ -19,7 +20,6 @@ use crate::{
     row_group::{Cell, RowGroup, Texts},
     rows::int,
     schema::{FAULTS, IO, RESIDENCY},
-    template::TensorRow,
 };
 
 /// Rows of the other tables, as far as these refer to them.
@@ -32,16 +32,17 @@ pub struct References {
 }
 
 impl References {
-    pub fn add_tensor(&mut self, row: &TensorRow) {
-        if let Some(place) = row.place {
+    pub fn add_tensor(&mut self, tensor: &Tensor) {
+        if let Some(place) = tensor.place {
             let here = self.tensors.entry((place.file, place.file_offset));
-            here.or_default().push((row.name.clone(), row.tensor));
+            let number = i64::from(tensor.number);
+            here.or_default().push((tensor.name.clone(), number));
         }
     }
 
-    pub fn add_eval(&mut self, eval: i64, first_token: i64, tokens: usize) {
-        let token = (tokens == 1).then_some(first_token);
-        self.tokens.insert(eval as u64, token);
+    pub fn add_eval(&mut self, seen: &Seen) {
+        let token = (seen.tokens() == 1).then_some(seen.first_token as i64);
+        self.tokens.insert(seen.eval, token);
     }
 
     /// Streams number their tensors each for itself: the first has it. A weight
@@ -165,21 +166,13 @@ impl Cells {
             let Some(&token) = references.tokens.get(&span.eval) else {
                 continue;
             };
-            let graph = graph_numbers
-                .entry((span.stream, span.template))
-                .or_insert_with(|| {
-                    let definitions = underneath.timeline.definitions(span.stream);
-                    let steps = definitions.and_then(|definitions| {
-                        let template = definitions.templates.get(span.template as usize)?;
-                        let cells = template.steps.iter().map(|step| {
-                            let texts_of = [definitions.text(step.op), definitions.name(step.name)];
-                            texts_of.map(|text| Cell::Int(texts.number(&text)))
-                        });
-                        Some(cells.collect())
-                    });
-                    graphs.push(steps.unwrap_or_default());
-                    graphs.len() - 1
-                });
+            let graph = graph_numbers.entry(span.template).or_insert_with(|| {
+                let steps = underneath.timeline.graph(span).iter();
+                let cells = steps
+                    .map(|step| [&step.op, &step.name].map(|text| Cell::Int(texts.number(text))));
+                graphs.push(cells.collect());
+                graphs.len() - 1
+            });
             let cells = EvalCells {
                 phase: Cell::Int(texts.number(span.phase.name())),
                 token: token.map_or(Cell::Null, Cell::Int),

@@ -38,7 +38,7 @@ pub struct DictionaryRows {
     numbers: HashMap<i64, u32, BuildHasherDefault<MultiplyHasher>>,
 }
 
-/// A field of a row.
+/// A field of a row on its way into a group.
 #[derive(Clone, Copy, Debug)]
 pub enum Cell<'a> {
     Null,
@@ -55,6 +55,17 @@ pub struct Texts {
     numbers: HashMap<Arc<str>, i64>,
 }
 
+impl<'a> From<&'a reader::rows::Cell<'_>> for Cell<'a> {
+    fn from(cell: &'a reader::rows::Cell) -> Cell<'a> {
+        match cell {
+            reader::rows::Cell::Null => Cell::Null,
+            reader::rows::Cell::Int(value) => Cell::Int(*value),
+            reader::rows::Cell::Float(value) => Cell::Float(*value),
+            reader::rows::Cell::Text(text) => Cell::Text(text),
+        }
+    }
+}
+
 impl RowGroup {
     pub fn new(table: &'static Table) -> RowGroup {
         let column = |coding| match coding {
@@ -67,6 +78,11 @@ impl RowGroup {
             rows: 0,
             columns: table.columns.iter().map(|c| column(c.coding)).collect(),
         }
+    }
+
+    /// Appends one row of crate `reader`.
+    pub fn push_row<const N: usize>(&mut self, texts: &mut Texts, row: &[reader::rows::Cell; N]) {
+        self.push(texts, row.each_ref().map(Cell::from));
     }
 
     /// Appends one row, a cell for each column.
@@ -113,6 +129,11 @@ impl DictionaryRows {
     #[inline]
     pub fn push(&mut self, value: i64) {
         let number = self.number(value);
+        self.rows.push(number);
+    }
+
+    pub fn push_or_null(&mut self, value: Option<i64>) {
+        let number = self.number_or_null(value);
         self.rows.push(number);
     }
 

@@ -34,7 +34,7 @@ use datafusion::parquet::{
 };
 
 use crate::{
-    StoreError,
+    StoreError, arrow,
     pages::{delta, hybrid, index_bits, levels},
     row_group::{ColumnRows, DictionaryRows, NULL, RowGroup},
     schema::{Column, ColumnType, KEY_LOG_BYTES, KEY_TABLE, KEY_VERSION, Nulls, Table, VERSION},
@@ -101,7 +101,7 @@ fn open(
     table: &Table,
     log_bytes: u64,
 ) -> Result<SerializedFileWriter<BufWriter<File>>> {
-    let arrow = table.arrow();
+    let arrow = arrow::schema(table);
     let parquet = ArrowSchemaConverter::new()
         .schema_root(table.name)
         .convert(&arrow)?;

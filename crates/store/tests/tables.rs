@@ -12,6 +12,7 @@ use common::{
 };
 use naive::{expected_rows, table_rows};
 use proptest::prelude::*;
+use reader::summary::summarise;
 use rundir::Run;
 use store::{StoreError, TablesState, ingest, schema, tables_state};
 use trace::{
@@ -19,7 +20,6 @@ use trace::{
     read::{Evaluation, StreamEnd},
     region::{IndexOrder, Indexed, Region, Strided},
     segment::segment_path,
-    summary::summarise,
     template::*,
 };
 

@@ -12,6 +12,14 @@ use crate::{
 /// (the transposed V cache) are given as one access, not as thousands.
 const SMALL_UNIT_BYTES: u64 = 64;
 
+/// Whether units of this access are merged when they follow each other: how many accesses
+/// it makes then depends on the values.
+pub fn is_merged(indexed: &Indexed<u32>) -> bool {
+    indexed.order == IndexOrder::EachInOrder
+        && indexed.unit.dims.is_empty()
+        && indexed.unit.run_bytes < SMALL_UNIT_BYTES
+}
+
 /// One access, down to its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access<'t> {
@@ -146,7 +154,7 @@ fn each_in_order<'t>(
     values: &[i64],
     f: &mut impl FnMut(Access<'t>),
 ) {
-    let collapse = indexed.unit.dims.is_empty() && indexed.unit.run_bytes < SMALL_UNIT_BYTES;
+    let collapse = is_merged(indexed);
     let [n0, n1, n2] = capture.count.map(|n| n.max(1));
     let is_expert = capture.kind == CaptureKind::ExpertIds;
     let mut run: Option<(u64, u64, u64, u64)> = None; // element, first offset, stride, count

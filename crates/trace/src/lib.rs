@@ -33,7 +33,6 @@ pub mod seal;
 pub mod segment;
 pub mod status;
 mod stream;
-pub mod summary;
 pub mod template;
 pub mod tokens;
 mod wire;

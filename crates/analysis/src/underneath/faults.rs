@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ::underneath::{JoinedFault, JoinedIo};
 use kernelio::kernel_log::faults::FaultKind;
+use reader::kernel::{JoinedFault, JoinedIo};
 use serde::{Deserialize, Serialize};
 
 use super::{

@@ -1,7 +1,7 @@
 //! Reads and faults as cells of a picture: time across, offset in the files down.
 
-use ::underneath::{JoinedFault, JoinedIo};
 use kernelio::kernel_log::faults::FaultKind;
+use reader::kernel::{JoinedFault, JoinedIo};
 use serde::{Deserialize, Serialize};
 
 use super::{ModelFiles, reread::is_model_read, work::Work};

@@ -1,8 +1,8 @@
 //! Block requests as the disk sees them: whole, in the order of issue.
 
-use ::underneath::{JoinedIo, Moment};
 use kernelio::devices::Device;
 use kernelio::kernel_log::io::Operation;
+use reader::kernel::{JoinedIo, Moment};
 use serde::{Deserialize, Serialize};
 
 use super::intervals::Union;

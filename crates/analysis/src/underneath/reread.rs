@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use ::underneath::JoinedIo;
 use kernelio::kernel_log::io::Operation;
+use reader::kernel::JoinedIo;
 use serde::{Deserialize, Serialize};
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use ::underneath::{JoinedIo, JoinedSample};
+use reader::kernel::{JoinedIo, JoinedSample};
 use serde::{Deserialize, Serialize};
 
 use super::{ModelFiles, reread::is_model_read};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ::underneath::JoinedFault;
 use kernelio::kernel_log::faults::FaultKind;
+use reader::kernel::JoinedFault;
 use serde::{Deserialize, Serialize};
 
 use super::{faults::Wait, intervals::Union, requests::Request, work::Work};

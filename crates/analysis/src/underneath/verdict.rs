@@ -19,8 +19,8 @@
 //! Without block requests steps 1 and 2 rest on the kernel's totals alone, which
 //! are of the whole process, and there is a verdict only where they suffice.
 
-use ::underneath::JoinedFault;
 use kernelio::kernel_log::faults::FaultKind;
+use reader::kernel::JoinedFault;
 use serde::{Deserialize, Serialize};
 
 use super::{

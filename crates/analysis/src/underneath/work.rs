@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ::underneath::{Moment, Timeline};
+use reader::kernel::{Moment, Timeline};
 use trace::format::Phase;
 
 use super::intervals::Union;
@@ -39,9 +39,9 @@ pub struct Work {
 impl Work {
     pub fn of(timeline: &Timeline) -> Work {
         let mut work = Work::default();
-        let mut known: HashMap<(u32, u32, usize), Vec<u32>> = HashMap::new();
+        let mut known: HashMap<(u32, usize), Vec<u32>> = HashMap::new();
         for span in timeline.spans() {
-            let key = (span.stream, span.template, phase_index(span.phase));
+            let key = (span.template, phase_index(span.phase));
             let kinds = known
                 .entry(key)
                 .or_insert_with(|| work.kinds_of(timeline, span));
@@ -59,15 +59,10 @@ impl Work {
         work
     }
 
-    fn kinds_of(&mut self, timeline: &Timeline, span: &::underneath::timeline::Span) -> Vec<u32> {
-        let Some(definitions) = timeline.definitions(span.stream) else {
-            return Vec::new();
-        };
-        let template = definitions.templates.get(span.template as usize);
-        let steps = template.map_or(&[][..], |template| &template.steps);
-        let kinds = steps.iter().map(|step| NodeKind {
+    fn kinds_of(&mut self, timeline: &Timeline, span: &reader::kernel::timeline::Span) -> Vec<u32> {
+        let kinds = timeline.graph(span).iter().map(|step| NodeKind {
             phase: span.phase,
-            op: definitions.text(step.op),
+            op: step.op.to_string(),
             layer: step.layer,
         });
         kinds.map(|kind| self.intern(kind)).collect()

@@ -18,8 +18,8 @@ use kernelio::{
         io::{Io, Rwbs},
     },
 };
+use reader::kernel::{JoinedFault, JoinedIo, JoinedSample, Moment, OwnedTensor, Owner};
 use trace::format::Phase;
-use underneath::{JoinedFault, JoinedIo, JoinedSample, Moment, OwnedTensor, Owner};
 
 pub const MODEL_BYTES: u64 = 40960;
 pub const DISK: Device = Device { major: 8, minor: 0 };

@@ -14,10 +14,10 @@ use std::{
     sync::OnceLock,
 };
 
+use reader::summary::{Summary, summarise};
 use rundir::{Condition, Run};
 use trace::{
     read::{Definitions, Evaluation, Event, StreamEnd, StreamReader, streams},
-    summary::{Summary, summarise},
     template::{CaptureKind, Template},
 };
 

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use reader::kernel::Underneath;
 use rundir::Run;
-use underneath::Underneath;
 
 use crate::fixture::*;
 

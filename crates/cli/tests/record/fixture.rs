@@ -6,10 +6,10 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
+use reader::summary::{Summary, summarise};
 use rundir::Run;
 use trace::{
     read::{Evaluation, Event, StreamEnd, StreamReader},
-    summary::{Summary, summarise},
     template::{CaptureKind, Template},
 };
 

@@ -10,8 +10,8 @@ use kernelio::kernel_log::{
     faults::{Fault, FaultKind},
     io::Operation,
 };
+use reader::kernel::Underneath;
 use rundir::{Run, metadata::Underneath as Counted};
-use underneath::Underneath;
 
 use crate::fixture::*;
 

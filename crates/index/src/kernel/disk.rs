@@ -7,7 +7,7 @@ use std::{
 };
 
 use kernelio::kernel_log::faults::FaultKind;
-use underneath::OwnedTensor;
+use reader::kernel::OwnedTensor;
 
 use crate::{
     RunIndex,

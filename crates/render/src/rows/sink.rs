@@ -2,48 +2,9 @@
 
 use std::io::{self, Write};
 
+use reader::rows::Cell;
+
 use crate::{error::RenderError, json::quote, rows::Format};
-
-/// A field of a row.
-#[derive(Clone, Copy)]
-pub enum Cell<'a> {
-    Null,
-    /// All integers are signed: pandas, Spark and SQL have no other 64-bit ones
-    /// in common. Addresses and byte counts fit.
-    Number(i64),
-    Float(f32),
-    Text(&'a str),
-}
-
-impl From<u64> for Cell<'_> {
-    fn from(value: u64) -> Self {
-        Cell::Number(value as i64)
-    }
-}
-
-impl From<u32> for Cell<'_> {
-    fn from(value: u32) -> Self {
-        Cell::Number(value.into())
-    }
-}
-
-impl From<u16> for Cell<'_> {
-    fn from(value: u16) -> Self {
-        Cell::Number(value.into())
-    }
-}
-
-impl<'a> From<&'a str> for Cell<'a> {
-    fn from(value: &'a str) -> Self {
-        Cell::Text(value)
-    }
-}
-
-impl<'a, T: Into<Cell<'a>>> From<Option<T>> for Cell<'a> {
-    fn from(value: Option<T>) -> Self {
-        value.map_or(Cell::Null, Into::into)
-    }
-}
 
 pub struct Sink<'a> {
     rows: u64,
@@ -76,16 +37,16 @@ impl<'a> Sink<'a> {
         Ok(Sink { rows: 0, writer })
     }
 
-    pub fn row<const N: usize>(&mut self, cells: [Cell; N]) -> Result<(), RenderError> {
+    pub fn row<const N: usize>(&mut self, cells: &[Cell; N]) -> Result<(), RenderError> {
         self.rows += 1;
         match &mut self.writer {
             Writer::Csv(writer) => {
                 for cell in cells {
                     let field = match cell {
                         Cell::Null => writer.write_field(""),
-                        Cell::Number(n) => writer.write_field(n.to_string()),
+                        Cell::Int(n) => writer.write_field(n.to_string()),
                         Cell::Float(f) => writer.write_field(f.to_string()),
-                        Cell::Text(t) => writer.write_field(t),
+                        Cell::Text(t) => writer.write_field(&**t),
                     };
                     field.map_err(io_error)?;
                 }
@@ -97,7 +58,7 @@ impl<'a> Sink<'a> {
                     out.write_all(key.as_bytes())?;
                     match cell {
                         Cell::Null => out.write_all(b"null")?,
-                        Cell::Number(n) => write!(out, "{n}")?,
+                        Cell::Int(n) => write!(out, "{n}")?,
                         // JSON has no infinity and no NaN.
                         Cell::Float(f) if !f.is_finite() => out.write_all(b"null")?,
                         Cell::Float(f) => write!(out, "{f}")?,

@@ -17,7 +17,7 @@ use trace::{
     expand::{for_each_access, for_each_route},
     read::{Definitions, Evaluation, Event, StreamReader, streams},
     region::Region,
-    template::{CaptureKind, Direction, Operand},
+    template::{CaptureKind, Direction, Operand, TensorKind},
 };
 
 /// Rows of a table's file, in its order.
@@ -54,7 +54,10 @@ fn add(hash: &mut (u64, DefaultHasher), row: &str) {
 fn for_each_table_row(run: &Path, table: &Table, mut f: impl FnMut(&str)) {
     let file = File::open(run.join("tables").join(format!("{}.parquet", table.name))).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).unwrap();
-    assert_eq!(reader.schema().fields(), table.arrow().fields());
+    assert_eq!(
+        reader.schema().fields(),
+        store::arrow::schema(table).fields()
+    );
     for batch in reader.with_batch_size(8192).build().unwrap() {
         let mut text = Vec::new();
         let mut writer = WriterBuilder::new().with_header(false).build(&mut text);
@@ -178,9 +181,13 @@ fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut
         for_each_access(template, e, i, |access| {
             let tensor = &definitions.tensors[access.def.tensor as usize];
             let name = definitions.name(tensor.name);
-            let meaning = tensor.place.map(|_| Meaning::of(&name));
+            let meaning = (tensor.kind == TensorKind::Weight).then(|| Meaning::of(&name));
             let token = access.element.filter(|_| match &access.def.region {
-                Region::Indexed(indexed) => indexed.count.iter().product::<u64>() == tokens,
+                // Small rows that follow each other are one access for several tokens.
+                Region::Indexed(indexed) => {
+                    indexed.count.iter().product::<u64>() == tokens
+                        && access.region.bytes() == indexed.unit.bytes()
+                }
                 Region::Fixed(_) => false,
             });
             let direction = match access.def.direction {
@@ -224,7 +231,7 @@ fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut
 fn tensors(definitions: &Definitions, f: &mut dyn FnMut(&str)) {
     for (i, tensor) in definitions.tensors.iter().enumerate() {
         let name = definitions.name(tensor.name);
-        let meaning = tensor.place.map(|_| Meaning::of(&name));
+        let meaning = (tensor.kind == TensorKind::Weight).then(|| Meaning::of(&name));
         let ty = GgmlType::from_u32(tensor.ggml_type).map_or("unknown", GgmlType::name);
         let row = [
             i.to_string(),

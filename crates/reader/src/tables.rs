@@ -1,16 +1,12 @@
 //! What the tables hold: one constant per table, a line of meaning per column.
 //!
-//! Everything else follows from these constants: the Arrow schema that readers
-//! see, how the ingest encodes a column, and `docs/trace-schema.md`.
+//! Everything else follows from these constants: the columns of CSV and JSON lines, the
+//! Arrow schema of Parquet, how the ingest encodes a column, and `docs/trace-schema.md`.
 //!
 //! Integers are signed, 32 or 64 bits, because pandas and Spark know no others
 //! that survive a null. Texts are dictionaries.
 
 mod kernel;
-
-use std::{collections::HashMap, sync::Arc};
-
-use datafusion::arrow::datatypes::{DataType, Field, Schema};
 
 pub use kernel::{FAULTS, IO, RESIDENCY};
 
@@ -75,28 +71,12 @@ impl Table {
         at.unwrap_or_else(|| panic!("{} has no column {column}", self.name))
     }
 
-    pub fn arrow(&self) -> Arc<Schema> {
-        let fields: Vec<Field> = self
-            .columns
-            .iter()
-            .map(|c| Field::new(c.name, c.ty.arrow(), c.nulls == Nulls::Allowed))
-            .collect();
-        Arc::new(Schema::new_with_metadata(fields, HashMap::new()))
+    pub fn column_names(&self) -> impl Iterator<Item = &'static str> {
+        self.columns.iter().map(|column| column.name)
     }
 }
 
 impl ColumnType {
-    pub fn arrow(self) -> DataType {
-        match self {
-            ColumnType::Int32 => DataType::Int32,
-            ColumnType::Int64 => DataType::Int64,
-            ColumnType::Float32 => DataType::Float32,
-            ColumnType::Text => {
-                DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
-            }
-        }
-    }
-
     pub fn name(self) -> &'static str {
         match self {
             ColumnType::Int32 => "int32",

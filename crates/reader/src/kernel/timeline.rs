@@ -5,10 +5,12 @@
 
 use std::path::Path;
 
-use trace::{
-    format::Phase,
-    read::{Definitions, Event, ReadError, StreamReader, streams},
-    template::CaptureKind,
+use trace::{format::Phase, read::ReadError};
+
+use crate::{
+    log::{Log, Stream, Visitor},
+    prepared::PreparedStep,
+    seen::Seen,
 };
 
 /// A node, as the tables count: evaluations through all streams.
@@ -22,8 +24,8 @@ pub struct Moment {
 #[derive(Clone, Debug)]
 pub struct Span {
     pub eval: u64,
-    pub stream: u32,
     pub phase: Phase,
+    /// Number of its graph in the run.
     pub template: u32,
     /// Tokens of the batch.
     pub tokens: u32,
@@ -39,41 +41,44 @@ pub struct Timeline {
     /// By their beginning.
     spans: Vec<Span>,
     step_nanos: Vec<u64>,
-    /// By stream; templates are counted per stream.
-    definitions: Vec<(u32, Definitions)>,
+    /// Of each graph of the run.
+    graphs: Vec<Vec<PreparedStep>>,
+}
+
+impl Visitor for Timeline {
+    type Error = ReadError;
+
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
+        let evaluation = seen.evaluation;
+        self.spans.push(Span {
+            eval: seen.eval,
+            phase: evaluation.phase,
+            template: seen.template,
+            tokens: seen.tokens() as u32,
+            begin_nanos: evaluation.begin_nanos,
+            end_nanos: evaluation.end_nanos,
+            first_step: self.step_nanos.len(),
+            steps: evaluation.step_nanos.len(),
+        });
+        self.step_nanos.extend(&evaluation.step_nanos);
+        Ok(())
+    }
+
+    fn stream_ends(&mut self, stream: &Stream) -> Result<(), ReadError> {
+        // One that cannot be has no evaluations here.
+        let steps = |template: &Result<crate::Prepared, String>| match template {
+            Ok(prepared) => prepared.steps.clone(),
+            Err(_) => Vec::new(),
+        };
+        self.graphs.extend(stream.templates.iter().map(steps));
+        Ok(())
+    }
 }
 
 impl Timeline {
     pub fn read(log_directory: &Path) -> Result<Timeline, ReadError> {
         let mut timeline = Timeline::default();
-        let mut first_eval = 0;
-        for stream in streams(log_directory)? {
-            let mut reader = StreamReader::open(log_directory, stream)?;
-            let mut end_eval = first_eval;
-            while let Some(event) = reader.next_event()? {
-                let Event::Evaluation(evaluation) = event else {
-                    continue;
-                };
-                let template = &reader.definitions.templates[evaluation.template as usize];
-                let tokens = evaluation.first_of(template, CaptureKind::Tokens).len();
-                let eval = first_eval + evaluation.number;
-                end_eval = end_eval.max(eval + 1);
-                timeline.spans.push(Span {
-                    eval,
-                    stream,
-                    phase: evaluation.phase,
-                    template: evaluation.template,
-                    tokens: tokens as u32,
-                    begin_nanos: evaluation.begin_nanos,
-                    end_nanos: evaluation.end_nanos,
-                    first_step: timeline.step_nanos.len(),
-                    steps: evaluation.step_nanos.len(),
-                });
-                timeline.step_nanos.extend(&evaluation.step_nanos);
-            }
-            timeline.definitions.push((stream, reader.definitions));
-            first_eval = end_eval;
-        }
+        Log::new(log_directory).walk(&mut timeline)?;
         timeline.spans.sort_by_key(|span| span.begin_nanos);
         Ok(timeline)
     }
@@ -88,12 +93,9 @@ impl Timeline {
         &self.step_nanos[span.first_step..span.first_step + span.steps]
     }
 
-    pub fn definitions(&self, stream: u32) -> Option<&Definitions> {
-        let found = self
-            .definitions
-            .iter()
-            .find(|(number, _)| *number == stream);
-        found.map(|(_, definitions)| definitions)
+    /// The steps of an evaluation's graph.
+    pub fn graph(&self, span: &Span) -> &[PreparedStep] {
+        &self.graphs[span.template as usize]
     }
 
     /// The evaluation that was going on; of several at the same time, the one that

@@ -10,7 +10,7 @@ use kernelio::kernel_log::{
 };
 use rundir::Run;
 
-use crate::{Moment, Owner, Owners, Timeline, UnderneathError, owners::Piece};
+use super::{Moment, Owner, Owners, Timeline, UnderneathError, owners::Piece};
 
 /// Pages are the unit of faults on every machine that we know.
 const PAGE_BYTES: u64 = 4096;

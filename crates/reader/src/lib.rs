@@ -1,0 +1,32 @@
+//! Reads a recorded run, for everything that shows, exports or analyses it.
+//!
+//! A log is streams, and each stream numbers its evaluations, tensors and graphs for
+//! itself. Here they have numbers that hold through the run, the same in every table,
+//! export and view.
+//!
+//! - [`log`]: one pass over all streams; what is damaged is named, and has no rows;
+//! - [`seen`]: an evaluation as it is shown to a [`Visitor`];
+//! - [`tensors`]: what every tensor of the run is, by one rule;
+//! - [`prepared`]: a graph's template, worked out once: what each access touches, which
+//!   of them an index array decides;
+//! - [`tables`]: the tables of a run and what their columns mean;
+//! - [`rows`]: the rows of these tables, whatever format they end up in;
+//! - [`summary`]: everything added up;
+//! - [`kernel`]: page faults, block requests and resident pages, joined to tensors and nodes.
+//!
+//! What it deliberately does not do: keep more than a stream's definitions in memory,
+//! decide what an answer means, or write anything.
+
+pub mod kernel;
+pub mod log;
+pub mod prepared;
+pub mod rows;
+pub mod seen;
+pub mod summary;
+pub mod tables;
+pub mod tensors;
+
+pub use log::{Log, Stream, Visitor, Walked};
+pub use prepared::{Prepared, PreparedAccess, PreparedStep};
+pub use seen::{Executed, Seen};
+pub use tensors::{Tensor, Tensors};

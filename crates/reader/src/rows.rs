@@ -1,0 +1,305 @@
+//! Rows of the tables, one function each, whatever format they end up in.
+//!
+//! The columns are those of [`crate::tables`], in their order. CSV and JSON lines take the
+//! rows of accesses one by one; the ingest takes the fixed values of each access of a
+//! template once, because they repeat with every evaluation: both from
+//! [`fixed_access`] and [`indexed_access`].
+
+use std::borrow::Cow;
+
+use gguf::GgmlType;
+use trace::{
+    region::Strided,
+    template::{Direction, Operand},
+};
+
+use crate::{
+    prepared::{PreparedAccess, PreparedStep, Sums},
+    seen::{Executed, Seen, SeenAccess},
+    tensors::Tensor,
+};
+
+/// A field of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell<'a> {
+    Null,
+    /// All integers are signed: pandas, Spark and SQL have no other 64-bit ones in common.
+    /// Addresses and byte counts fit.
+    Int(i64),
+    Float(f32),
+    Text(Cow<'a, str>),
+}
+
+impl<'a> Cell<'a> {
+    pub fn int(value: impl Into<u64>) -> Cell<'a> {
+        // What has its top bit set (a context's number) keeps its bits.
+        Cell::Int(value.into() as i64)
+    }
+
+    pub fn int_or_null(value: Option<impl Into<u64>>) -> Cell<'a> {
+        value.map_or(Cell::Null, Cell::int)
+    }
+
+    pub fn text(value: impl Into<Cow<'a, str>>) -> Cell<'a> {
+        Cell::Text(value.into())
+    }
+
+    pub fn text_or_null(value: Option<impl Into<Cow<'a, str>>>) -> Cell<'a> {
+        value.map_or(Cell::Null, Cell::text)
+    }
+}
+
+/// Of [`crate::tables::TENSORS`].
+pub fn tensor(tensor: &Tensor) -> [Cell<'_>; 13] {
+    let ty = GgmlType::from_u32(tensor.ggml_type).map_or("unknown", GgmlType::name);
+    [
+        Cell::int(tensor.number),
+        Cell::text(&*tensor.name),
+        Cell::text(tensor.kind.name()),
+        Cell::text_or_null(tensor.component()),
+        Cell::text_or_null(tensor.role()),
+        Cell::int_or_null(tensor.meaning.as_ref().and_then(|m| m.layer)),
+        Cell::text(ty),
+        Cell::text(gguf::structure::shape_text(&tensor.ne)),
+        Cell::int(tensor.size_bytes),
+        Cell::int_or_null(tensor.place.map(|p| p.file)),
+        Cell::int_or_null(tensor.place.map(|p| p.file_offset)),
+        Cell::text(&*tensor.buffer_type),
+        Cell::int(tensor.address),
+    ]
+}
+
+/// Of [`crate::tables::EVALS`].
+pub fn eval(seen: &Seen, sums: &Sums) -> [Cell<'static>; 16] {
+    let evaluation = seen.evaluation;
+    [
+        Cell::int(seen.eval),
+        Cell::int(seen.stream),
+        Cell::text(evaluation.phase.name()),
+        Cell::int(evaluation.begin_nanos),
+        Cell::int(evaluation.end_nanos),
+        Cell::int(seen.tokens()),
+        Cell::int(seen.prepared.steps.len() as u64),
+        Cell::int(evaluation.threads),
+        Cell::int(evaluation.context),
+        Cell::int(seen.template),
+        Cell::int(evaluation.flags),
+        Cell::int(sums.accesses),
+        Cell::int(sums.read_bytes),
+        Cell::int(sums.written_bytes),
+        Cell::int(sums.weight_bytes),
+        Cell::int(sums.kv_bytes),
+    ]
+}
+
+/// Of [`crate::tables::TOKENS`].
+pub fn tokens<'a>(seen: &'a Seen) -> impl Iterator<Item = [Cell<'static>; 7]> + 'a {
+    let (evaluation, positions) = (seen.evaluation, seen.positions());
+    let ids = seen.token_ids().iter().enumerate();
+    ids.map(move |(i, &id)| {
+        [
+            Cell::int(seen.first_token + i as u64),
+            Cell::int(seen.eval),
+            Cell::text(evaluation.phase.name()),
+            Cell::Int(id),
+            Cell::text_or_null(seen.token_text(id)),
+            positions.get(i).map_or(Cell::Null, |&p| Cell::Int(p)),
+            Cell::int_or_null(evaluation.sequences.get(i).copied()),
+        ]
+    })
+}
+
+/// What a template fixes of [`crate::tables::NODES`].
+pub const NODE_FIXED: [&str; 6] = ["step", "node", "fused_nodes", "op", "name", "layer"];
+
+pub fn fixed_node(number: usize, step: &PreparedStep) -> [Cell<'_>; NODE_FIXED.len()] {
+    [
+        Cell::int(number as u64),
+        Cell::int(step.node),
+        Cell::int(step.fused_nodes),
+        Cell::text(&*step.op),
+        Cell::text(&*step.name),
+        Cell::int_or_null(step.layer),
+    ]
+}
+
+/// Of [`crate::tables::NODES`].
+pub fn node<'a>(seen: &Seen, executed: &Executed<'a>) -> [Cell<'a>; 10] {
+    let [step, node, fused, op, name, layer] = fixed_node(executed.number, executed.step);
+    let times = [executed.begin_nanos, executed.end_nanos, executed.nanos()];
+    let [begin, end, duration] = times.map(Cell::int);
+    [
+        Cell::int(seen.eval),
+        step,
+        node,
+        fused,
+        op,
+        name,
+        layer,
+        begin,
+        end,
+        duration,
+    ]
+}
+
+/// What a template fixes of [`crate::tables::ACCESSES`], or fixes but for an index: those
+/// from [`FIRST_INDEXED`] on.
+pub const ACCESS_FIXED: [&str; 17] = [
+    "step",
+    "op",
+    "layer",
+    "tensor",
+    "tensor_name",
+    "kind",
+    "component",
+    "role",
+    "direction",
+    "operand",
+    "file",
+    "file_offset",
+    "tensor_offset",
+    "bytes",
+    "runs",
+    "run_bytes",
+    "strides",
+];
+pub const FIRST_INDEXED: usize = 11;
+
+pub fn fixed_access<'a>(
+    step: &'a PreparedStep,
+    access: &PreparedAccess,
+    tensor: &'a Tensor,
+) -> [Cell<'a>; ACCESS_FIXED.len()] {
+    let operand = match access.operand {
+        Operand::Source(n) => Cell::text(format!("src{n}")),
+        Operand::Destination => Cell::text("dst"),
+    };
+    let [file_offset, tensor_offset, bytes, runs, run_bytes, strides] =
+        indexed_access(access, &access.unit);
+    [
+        Cell::int(access.step as u64),
+        Cell::text(&*step.op),
+        Cell::int_or_null(step.layer),
+        Cell::int(tensor.number),
+        Cell::text(&*tensor.name),
+        Cell::text(tensor.kind.name()),
+        Cell::text_or_null(tensor.component()),
+        Cell::text_or_null(tensor.role()),
+        Cell::text(direction_name(access.direction)),
+        operand,
+        Cell::int_or_null(access.place.map(|p| p.file)),
+        file_offset,
+        tensor_offset,
+        bytes,
+        runs,
+        run_bytes,
+        strides,
+    ]
+}
+
+/// Of the columns that an index changes.
+pub fn indexed_access<'a>(access: &PreparedAccess, region: &Strided) -> [Cell<'a>; 6] {
+    let place = access.place.map(|p| p.file_offset + region.offset);
+    [
+        Cell::int_or_null(place),
+        Cell::int(region.offset),
+        Cell::int(region.bytes()),
+        Cell::int(runs(region)),
+        Cell::int(region.run_bytes),
+        Cell::text(strides(region)),
+    ]
+}
+
+/// Of [`crate::tables::ACCESSES`].
+pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>) -> [Cell<'a>; 21] {
+    let tensor = &seen.tensors.all()[of.prepared.tensor as usize];
+    let fixed = fixed_access(executed.step, of.prepared, tensor);
+    let [
+        step,
+        op,
+        layer,
+        number,
+        name,
+        kind,
+        component,
+        role,
+        direction,
+        operand,
+        file,
+        ..,
+    ] = fixed;
+    let [file_offset, tensor_offset, bytes, runs, run_bytes, strides] =
+        indexed_access(of.prepared, &of.access.region);
+    [
+        Cell::int(seen.eval),
+        step,
+        op,
+        layer,
+        number,
+        name,
+        kind,
+        component,
+        role,
+        Cell::text(seen.evaluation.phase.name()),
+        direction,
+        operand,
+        Cell::int_or_null(of.access.expert),
+        Cell::int_or_null(seen.token_of(of)),
+        file,
+        file_offset,
+        tensor_offset,
+        bytes,
+        runs,
+        run_bytes,
+        strides,
+    ]
+}
+
+/// Of [`crate::tables::ROUTING`].
+pub fn routing(seen: &Seen, mut f: impl FnMut([Cell<'static>; 6])) {
+    seen.for_each_route(|route| {
+        f([
+            Cell::int(seen.eval),
+            Cell::int(seen.first_token + u64::from(route.token)),
+            Cell::int(route.layer),
+            Cell::int(route.rank),
+            Cell::int(route.expert),
+            route.weight.map_or(Cell::Null, Cell::Float),
+        ]);
+    });
+}
+
+pub fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Read => "read",
+        Direction::Write => "write",
+    }
+}
+
+/// Contiguous ranges of a region.
+fn runs(region: &Strided) -> u64 {
+    region.dims.iter().map(|&(count, _)| count).product()
+}
+
+/// `count x bytes` of each dimension, innermost first.
+pub fn strides(region: &Strided) -> String {
+    let parts = region.dims.iter();
+    let parts: Vec<String> = parts.map(|(n, stride)| format!("{n}x{stride}")).collect();
+    parts.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::{ACCESSES, NODES};
+
+    #[test]
+    fn what_a_template_fixes_are_columns_of_the_tables() {
+        for column in ACCESS_FIXED {
+            ACCESSES.position(column);
+        }
+        for column in NODE_FIXED {
+            NODES.position(column);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! An evaluation, with everything that is known about it.
+
+use trace::{
+    expand::{self, Access, Route},
+    read::{Definitions, Evaluation},
+    template::{CaptureKind, Template},
+};
+
+use crate::{
+    prepared::{Prepared, PreparedAccess, PreparedStep, Sums},
+    tensors::Tensors,
+};
+
+pub struct Seen<'a> {
+    /// Its number in the run; those that were lost leave gaps.
+    pub eval: u64,
+    /// The stream that it is in: one for each thread that computes graphs.
+    pub stream: u32,
+    /// Number of its template in the run.
+    pub template: u32,
+    /// Number of its first token in the run.
+    pub first_token: u64,
+    pub evaluation: &'a Evaluation,
+    pub prepared: &'a Prepared,
+    pub tensors: &'a Tensors,
+    pub definitions: &'a Definitions,
+    pub(crate) graph: &'a Template,
+}
+
+/// A step that was executed.
+#[derive(Clone, Copy)]
+pub struct Executed<'a> {
+    pub number: usize,
+    pub step: &'a PreparedStep,
+    /// The tick of the step before, or the begin of the evaluation.
+    pub begin_nanos: u64,
+    pub end_nanos: u64,
+}
+
+impl Executed<'_> {
+    pub fn nanos(&self) -> u64 {
+        self.end_nanos.saturating_sub(self.begin_nanos)
+    }
+}
+
+/// An access, down to its bytes.
+pub struct SeenAccess<'a> {
+    pub prepared: &'a PreparedAccess,
+    /// Its place in [`Prepared::accesses`].
+    pub at: usize,
+    pub access: Access<'a>,
+}
+
+impl<'a> Seen<'a> {
+    /// Ids of the tokens of its batch.
+    pub fn token_ids(&self) -> &'a [i64] {
+        self.evaluation.first_of(self.graph, CaptureKind::Tokens)
+    }
+
+    pub fn tokens(&self) -> u64 {
+        self.token_ids().len() as u64
+    }
+
+    /// Of each token in its sequence, where known.
+    pub fn positions(&self) -> &'a [i64] {
+        self.evaluation.first_of(self.graph, CaptureKind::Positions)
+    }
+
+    /// What a token's id stands for; bytes that are no UTF-8 are replaced.
+    pub fn token_text(&self, id: i64) -> Option<String> {
+        let piece = self.definitions.tokens.get(&u32::try_from(id).ok()?)?;
+        Some(String::from_utf8_lossy(piece).into_owned())
+    }
+
+    /// The steps that were executed; of an evaluation that was aborted those it came to.
+    pub fn steps(&self) -> impl Iterator<Item = Executed<'a>> {
+        let (prepared, evaluation) = (self.prepared, self.evaluation);
+        let mut begin_nanos = evaluation.begin_nanos;
+        let executed = (0..prepared.steps.len()).filter(|&step| evaluation.was_executed(step));
+        executed.map(move |number| {
+            let end_nanos = evaluation.step_nanos[number];
+            Executed {
+                number,
+                step: &prepared.steps[number],
+                begin_nanos: std::mem::replace(&mut begin_nanos, end_nanos),
+                end_nanos,
+            }
+        })
+    }
+
+    /// The accesses of a step, which was executed.
+    pub fn for_each_access(&self, step: usize, mut f: impl FnMut(SeenAccess<'a>)) {
+        let first = self.prepared.steps[step].first;
+        let defs = &self.graph.steps[step].accesses;
+        expand::for_each_access(self.graph, self.evaluation, step, |access| {
+            let at = defs.iter().position(|def| std::ptr::eq(def, access.def));
+            let at = first + at.expect("an access is one of its step's");
+            f(SeenAccess {
+                prepared: &self.prepared.accesses[at],
+                at,
+                access,
+            });
+        });
+    }
+
+    /// Each choice of an expert, by layer, token and rank.
+    pub fn for_each_route(&self, f: impl FnMut(Route)) {
+        expand::for_each_route(self.graph, self.evaluation, f);
+    }
+
+    /// The token, counted through the run, that alone caused an access: a row of the
+    /// embedding, a KV cell.
+    pub fn token_of(&self, seen: &SeenAccess) -> Option<u64> {
+        let is_per_token = seen.prepared.elements == Some(self.tokens())
+            // Small rows that follow each other are one access for several tokens.
+            && seen.access.region.bytes() == seen.prepared.bytes;
+        let element = seen.access.element.filter(|_| is_per_token)?;
+        Some(self.first_token + element)
+    }
+
+    /// Accesses and bytes of all steps that were executed.
+    pub fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for executed in self.steps() {
+            if !executed.step.has_index {
+                sums.add_all(&executed.step.sums);
+                continue;
+            }
+            self.for_each_access(executed.number, |seen| {
+                sums.add(seen.prepared, seen.access.region.bytes());
+            });
+        }
+        sums
+    }
+}

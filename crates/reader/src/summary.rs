@@ -1,0 +1,250 @@
+//! Everything added up, in one pass.
+//!
+//! Sums only: what they mean, and everything that needs order or time, is analysis. Needs
+//! memory for one evaluation and for the sums, however long the log is.
+
+use std::{collections::BTreeMap, path::Path};
+
+use trace::{
+    format::{Phase, flags},
+    read::ReadError,
+    template::{Direction, TensorKind},
+};
+
+use crate::{
+    log::{Log, Stream, Visitor},
+    prepared::Prepared,
+    seen::Seen,
+    tensors::Tensors,
+};
+
+/// Accesses and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub accesses: u64,
+    pub bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpSum {
+    pub steps: u64,
+    /// Between the tick before and its own.
+    pub nanos: u64,
+    pub read: Traffic,
+    pub written: Traffic,
+    /// Whether the op table knows it; whole views are recorded if not.
+    pub is_unknown: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PhaseSum {
+    pub evaluations: u64,
+    pub tokens: u64,
+    pub nanos: u64,
+    /// Bytes of weights read.
+    pub weight_bytes: u64,
+}
+
+/// Everything added up.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub evaluations: u64,
+    /// Cut off by the end of the process.
+    pub partial: u64,
+    /// What is damaged, with where and why.
+    pub corrupt: Vec<String>,
+    /// Evaluations whose ticks or indices were not as predicted.
+    pub flagged: u64,
+    pub steps: u64,
+    pub accesses: u64,
+    pub templates: u64,
+    /// Bytes of records, framing included.
+    pub record_bytes: u64,
+    /// Token and rank pairs sent to an expert.
+    pub routes: u64,
+    /// Every stream was closed in an orderly way.
+    pub closed: bool,
+    pub first_nanos: u64,
+    pub last_nanos: u64,
+    pub by_op: BTreeMap<String, OpSum>,
+    pub by_kind: BTreeMap<(TensorKind, &'static str), Traffic>,
+    pub by_layer: BTreeMap<Option<u32>, Traffic>,
+    pub by_tensor: BTreeMap<String, Traffic>,
+    pub by_phase: BTreeMap<&'static str, PhaseSum>,
+    pub by_buffer_type: BTreeMap<String, u64>,
+    /// How often each expert was chosen, by layer.
+    pub experts: BTreeMap<u32, BTreeMap<u32, u64>>,
+}
+
+impl Summary {
+    pub fn tokens(&self, phase: Phase) -> u64 {
+        self.by_phase.get(phase.name()).map_or(0, |p| p.tokens)
+    }
+
+    pub fn unknown_ops(&self) -> BTreeMap<String, u64> {
+        let unknown = self.by_op.iter().filter(|(_, sum)| sum.is_unknown);
+        unknown.map(|(op, sum)| (op.clone(), sum.steps)).collect()
+    }
+}
+
+/// Sums up a log folder; `progress` gets the bytes of records read so far.
+pub fn summarise(
+    log_directory: &Path,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Summary, ReadError> {
+    let mut summing = Summing::default();
+    let walked = Log::new(log_directory).walk_with_progress(&mut summing, progress)?;
+    let mut summary = summing.summary;
+    for tensor in walked.tensors.all() {
+        if tensor.kind == TensorKind::Weight {
+            let count = summary
+                .by_buffer_type
+                .entry(tensor.buffer_type.clone())
+                .or_default();
+            *count += 1;
+        }
+    }
+    summary.evaluations = walked.evaluations;
+    summary.partial = walked.partial;
+    summary.corrupt = walked.damaged;
+    summary.templates = walked.templates;
+    summary.record_bytes = walked.record_bytes;
+    summary.closed = walked.is_closed;
+    Ok(summary)
+}
+
+#[derive(Default)]
+struct Summing {
+    summary: Summary,
+    /// By template and phase. A graph is evaluated many times: what it does each time is
+    /// counted, and multiplied in the end.
+    tallies: BTreeMap<(u32, &'static str), Tally>,
+}
+
+struct Tally {
+    steps: Vec<StepTally>,
+    /// By access; zero where the region is fixed.
+    indexed: Vec<Traffic>,
+}
+
+#[derive(Clone, Default)]
+struct StepTally {
+    executions: u64,
+    nanos: u64,
+}
+
+impl Visitor for Summing {
+    type Error = ReadError;
+
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
+        let (summary, evaluation) = (&mut self.summary, seen.evaluation);
+        summary.flagged += u64::from(evaluation.flags & !flags::ABORTED != 0);
+        if summary.first_nanos == 0 {
+            summary.first_nanos = evaluation.begin_nanos;
+        }
+        summary.last_nanos = summary.last_nanos.max(evaluation.end_nanos);
+        let prepared = seen.prepared;
+        let tally = self
+            .tallies
+            .entry((seen.template, evaluation.phase.name()))
+            .or_insert_with(|| Tally {
+                steps: vec![StepTally::default(); prepared.steps.len()],
+                indexed: vec![Traffic::default(); prepared.accesses.len()],
+            });
+        for executed in seen.steps() {
+            let step = &mut tally.steps[executed.number];
+            step.executions += 1;
+            step.nanos += executed.nanos();
+            if executed.step.has_index {
+                seen.for_each_access(executed.number, |seen| {
+                    if seen.prepared.elements.is_some() {
+                        tally.indexed[seen.at].add(1, seen.access.region.bytes());
+                    }
+                });
+            }
+        }
+        seen.for_each_route(|route| {
+            summary.routes += 1;
+            let experts = summary.experts.entry(route.layer).or_default();
+            *experts.entry(route.expert).or_default() += 1;
+        });
+        let phase = summary.by_phase.entry(evaluation.phase.name()).or_default();
+        phase.evaluations += 1;
+        phase.nanos += evaluation.end_nanos.saturating_sub(evaluation.begin_nanos);
+        phase.tokens += seen.tokens();
+        Ok(())
+    }
+
+    fn stream_ends(&mut self, stream: &Stream) -> Result<(), ReadError> {
+        for ((template, phase), tally) in std::mem::take(&mut self.tallies) {
+            let template = &stream.templates[(template - stream.first_template) as usize];
+            if let Ok(prepared) = template {
+                self.summary
+                    .add_tally(prepared, stream.tensors, phase, &tally);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Summary {
+    fn add_tally(
+        &mut self,
+        prepared: &Prepared,
+        tensors: &Tensors,
+        phase: &'static str,
+        tally: &Tally,
+    ) {
+        for (step, seen) in prepared.steps.iter().zip(&tally.steps) {
+            if seen.executions == 0 {
+                continue;
+            }
+            self.steps += seen.executions;
+            let op = self.by_op.entry(step.op.to_string()).or_default();
+            op.steps += seen.executions;
+            op.nanos += seen.nanos;
+            op.is_unknown |= !step.op_is_known;
+            // A step without accesses has its layer and phase all the same.
+            let layer = self.by_layer.entry(step.layer).or_default();
+            let of_phase = self.by_phase.entry(phase).or_default();
+            for at in step.first..step.end {
+                let access = &prepared.accesses[at];
+                let Traffic { accesses, bytes } = match access.elements {
+                    None => Traffic {
+                        accesses: seen.executions,
+                        bytes: seen.executions.saturating_mul(access.bytes),
+                    },
+                    Some(_) => tally.indexed[at],
+                };
+                if accesses == 0 {
+                    continue;
+                }
+                let (of_op, direction) = match access.direction {
+                    Direction::Read => (&mut op.read, "read"),
+                    Direction::Write => (&mut op.written, "written"),
+                };
+                of_op.add(accesses, bytes);
+                layer.add(accesses, bytes);
+                let by_kind = self.by_kind.entry((access.kind, direction)).or_default();
+                by_kind.add(accesses, bytes);
+                let tensor = tensors.all()[access.tensor as usize].name.clone();
+                self.by_tensor
+                    .entry(tensor)
+                    .or_default()
+                    .add(accesses, bytes);
+                self.accesses += accesses;
+                if access.kind == TensorKind::Weight {
+                    of_phase.weight_bytes = of_phase.weight_bytes.saturating_add(bytes);
+                }
+            }
+        }
+    }
+}
+
+impl Traffic {
+    fn add(&mut self, accesses: u64, bytes: u64) {
+        self.accesses += accesses;
+        // A damaged template may claim anything.
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
