@@ -221,6 +221,7 @@ impl Graph {
             step_nanos: vec![1; self.steps],
             captures: vec![vec![0]],
             sequences: Vec::new(),
+            token_phases: Vec::new(),
         };
         if self.experts > 0 {
             evaluation

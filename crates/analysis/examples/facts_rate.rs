@@ -308,5 +308,6 @@ fn evaluation(definitions: &Definitions, number: u64) -> Evaluation {
             .collect(),
         captures: captures.collect(),
         sequences: Vec::new(),
+        token_phases: Vec::new(),
     }
 }

@@ -271,6 +271,7 @@ proptest! {
                     step_nanos: (0..kinds.len()).map(executed).collect(),
                     captures: vec![tokens[..batch].to_vec(), experts[..batch * USED as usize].to_vec()],
                     sequences: Vec::new(),
+                    token_phases: Vec::new(),
                 }
             })
             .collect();
@@ -321,6 +322,7 @@ fn units_are_tensors_and_expert_slices() {
         step_nanos: vec![6; 5],
         captures: vec![vec![7], vec![4, 2]],
         sequences: Vec::new(),
+        token_phases: Vec::new(),
     };
     let sequence = built(&definitions, std::slice::from_ref(&evaluation));
     let experts: Vec<_> = sequence
@@ -404,6 +406,7 @@ fn streams_share_units_and_keep_their_own_numbers() {
         step_nanos: vec![1],
         captures: vec![vec![0], vec![0, 1]],
         sequences: Vec::new(),
+        token_phases: Vec::new(),
     };
     let mut builder = SequenceBuilder::new();
     builder.push(&first, &evaluation).unwrap();

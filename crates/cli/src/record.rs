@@ -472,7 +472,7 @@ fn finish(args: &Args, mut directory: RunDirectory, outcome: Outcome) -> anyhow:
 pub(crate) fn statistics(summary: &Summary) -> Statistics {
     let rate = |phase: Phase| {
         let sum = summary.by_phase.get(phase.name())?;
-        (sum.nanos > 0).then(|| sum.tokens as f64 * 1e9 / sum.nanos as f64)
+        (sum.nanos > 0).then(|| sum.timed_tokens as f64 * 1e9 / sum.nanos as f64)
     };
     Statistics {
         evaluations: summary.evaluations,

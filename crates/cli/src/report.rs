@@ -184,8 +184,14 @@ fn page(run: &Run, summary: &Summary, results: &Results) -> String {
             grouped(sum.tokens),
             grouped(sum.evaluations),
             sum.nanos as f64 / 1e9,
-            sum.tokens as f64 * 1e9 / sum.nanos.max(1) as f64,
+            sum.timed_tokens as f64 * 1e9 / sum.nanos.max(1) as f64,
             HumanBytes(sum.weight_bytes / sum.evaluations.max(1))
+        ));
+    }
+    if summary.drafted_tokens > 0 {
+        line(format!(
+            "draft: {} tokens were guessed and checked beside generated ones",
+            grouped(summary.drafted_tokens)
         ));
     }
     let _ = writeln!(out, "\nFindings");
@@ -316,6 +322,7 @@ fn as_json(run: &Run, summary: &Summary) -> Value {
         "accesses": summary.accesses,
         "templates": summary.templates,
         "routes": summary.routes,
+        "drafted_tokens": summary.drafted_tokens,
         "log_bytes": run.log_bytes(),
         "duration_nanos": summary.last_nanos.saturating_sub(summary.first_nanos),
         "by_phase": summary.by_phase.iter().map(|(phase, p)| json!({

@@ -100,7 +100,12 @@ pub fn tokens<'a>(seen: &'a Seen) -> impl Iterator<Item = [Cell<'static>; 7]> + 
         [
             Cell::int(seen.first_token + i as u64),
             Cell::int(seen.eval),
-            Cell::text(evaluation.phase.name()),
+            Cell::text(
+                evaluation
+                    .token_phases
+                    .get(i)
+                    .map_or("unknown", |p| p.name()),
+            ),
             Cell::Int(id),
             Cell::text_or_null(seen.token_text(id)),
             positions.get(i).map_or(Cell::Null, |&p| Cell::Int(p)),

@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use trace::{
     format::{Phase, flags},
+    phases::TokenPhase,
     read::ReadError,
     template::{Direction, TensorKind},
 };
@@ -39,7 +40,10 @@ pub struct OpSum {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseSum {
     pub evaluations: u64,
+    /// Tokens of this phase, whatever else was in their batches.
     pub tokens: u64,
+    /// Those of them in evaluations of this phase: what `nanos` was spent on.
+    pub timed_tokens: u64,
     pub nanos: u64,
     /// Bytes of weights read.
     pub weight_bytes: u64,
@@ -60,6 +64,8 @@ pub struct Summary {
     pub templates: u64,
     /// Bytes of records, framing included.
     pub record_bytes: u64,
+    /// Tokens that were guessed, and evaluated to check the guess.
+    pub drafted_tokens: u64,
     /// Token and rank pairs sent to an expert.
     pub routes: u64,
     /// Every stream was closed in an orderly way.
@@ -171,7 +177,17 @@ impl Visitor for Summing {
         let phase = summary.by_phase.entry(evaluation.phase.name()).or_default();
         phase.evaluations += 1;
         phase.nanos += evaluation.end_nanos.saturating_sub(evaluation.begin_nanos);
-        phase.tokens += seen.tokens();
+        // A phase belongs to a token: a batch may have several.
+        for phase in &evaluation.token_phases {
+            match phase {
+                TokenPhase::Draft => summary.drafted_tokens += 1,
+                phase => {
+                    let sum = summary.by_phase.entry(phase.name()).or_default();
+                    sum.tokens += 1;
+                    sum.timed_tokens += u64::from(phase.name() == evaluation.phase.name());
+                }
+            }
+        }
         Ok(())
     }
 

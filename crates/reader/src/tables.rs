@@ -262,7 +262,10 @@ pub const EVALS: Table = Table {
             "stream",
             "which stream of the log: one per thread that computes graphs",
         ),
-        text("phase", "`prompt`, `generate` or `unknown`"),
+        text(
+            "phase",
+            "`prompt` (any part of a prompt is in the batch), `generate` or `unknown`",
+        ),
         growing("begin_nanos", "on the monotonic clock"),
         growing("end_nanos", "on the monotonic clock"),
         int32("tokens", "in the batch"),
@@ -292,7 +295,10 @@ pub const TOKENS: Table = Table {
     columns: &[
         growing("token", "its number in this run"),
         int32("eval", "the evaluation that computed it"),
-        text("phase", "of that evaluation"),
+        text(
+            "phase",
+            "`prompt`, `generate`, `draft` (guessed, and checked beside the token before it) or `unknown`",
+        ),
         int32("token_id", "in the vocabulary"),
         text_or_null(
             "text",

@@ -84,10 +84,11 @@ pub mod flags {
 }
 
 /// Why a graph was evaluated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Phase {
     /// Not known (a program that we only watch).
+    #[default]
     Unknown = 0,
     Prompt = 1,
     Generate = 2,

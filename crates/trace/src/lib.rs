@@ -27,6 +27,7 @@ pub mod control;
 pub mod expand;
 pub mod format;
 pub mod handoff;
+pub mod phases;
 pub mod read;
 pub mod region;
 pub mod seal;

@@ -22,6 +22,7 @@ use std::{
 
 use crate::{
     format::{EVAL_HEAD_WORDS, EVAL_TAIL_WORDS, Phase, RecordKind, VERSION},
+    phases::{Phases, TokenPhase},
     region::Region,
     stream::{Framed, Position, Words, segments},
     template::{
@@ -70,11 +71,12 @@ pub fn streams(log_directory: &Path) -> Result<Vec<u32>, ReadError> {
 }
 
 /// One graph evaluation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evaluation {
     /// Counts from 0 within the stream, lost ones included.
     pub number: u64,
     pub template: u32,
+    /// By its tokens; see [`crate::phases`].
     pub phase: Phase,
     pub threads: u16,
     /// Tells contexts of one process apart.
@@ -92,6 +94,8 @@ pub struct Evaluation {
     pub captures: Vec<Vec<i64>>,
     /// Sequence of each token of the batch; empty when not known.
     pub sequences: Vec<u32>,
+    /// Of each token of the batch; empty in a partial evaluation.
+    pub token_phases: Vec<TokenPhase>,
 }
 
 impl Evaluation {
@@ -277,6 +281,7 @@ pub struct StreamReader {
     partial: Option<Position>,
     /// Nothing behind the reading position can be found.
     is_lost: bool,
+    phases: Phases,
 }
 
 impl StreamReader {
@@ -294,6 +299,7 @@ impl StreamReader {
             incomplete_bytes: 0,
             partial: None,
             is_lost: false,
+            phases: Phases::default(),
         })
     }
 
@@ -368,7 +374,12 @@ impl StreamReader {
                 }
                 RecordKind::Evaluation => {
                     return Ok(Some(match self.evaluation(&body) {
-                        Ok(evaluation) => Event::Evaluation(evaluation),
+                        Ok(mut evaluation) => {
+                            let templates = &self.definitions.templates;
+                            let template = &templates[evaluation.template as usize];
+                            self.phases.fill_in(template, &mut evaluation);
+                            Event::Evaluation(evaluation)
+                        }
                         Err(reason) => self.corrupt(reason),
                     }));
                 }
@@ -517,6 +528,7 @@ fn head(body: &[u64]) -> Option<Evaluation> {
         step_nanos: Vec::new(),
         captures: Vec::new(),
         sequences: Vec::new(),
+        token_phases: Vec::new(),
     })
 }
 

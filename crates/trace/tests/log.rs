@@ -272,7 +272,8 @@ proptest! {
                 defined += 1;
             }
             let (template, evaluation) = &graphs[pick];
-            let evaluation = Evaluation { number: number as u64, template: pick as u32, ..evaluation.clone() };
+            let token_phases = vec![evaluation.phase.into(); evaluation.captures[0].len()];
+            let evaluation = Evaluation { number: number as u64, template: pick as u32, token_phases, ..evaluation.clone() };
             let codings = [2, 1, 4, 8];
             let body = body_coded(template, &evaluation, &codings[number % 4..]);
             prop_assert!(append(&mut appender, RecordKind::Evaluation, &body));

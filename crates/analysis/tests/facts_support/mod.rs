@@ -447,6 +447,7 @@ fn evaluation(
         step_nanos,
         captures,
         sequences: Vec::new(),
+        token_phases: Vec::new(),
     }
 }
 

@@ -183,6 +183,7 @@ pub fn evaluation(
         step_nanos,
         captures,
         sequences: (0..batch).map(|s| s as u32).collect(),
+        token_phases: Vec::new(),
     }
 }
 

@@ -157,6 +157,7 @@ fn evaluation(template: &Template, number_of_template: u32, number: u64) -> Eval
             .collect(),
         captures: captures.collect(),
         sequences: vec![0; template.captures[0].elements() as usize],
+        token_phases: Vec::new(),
     }
 }
 

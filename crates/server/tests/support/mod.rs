@@ -125,6 +125,7 @@ impl Recording {
                 weights.to_vec(),
             ],
             sequences: vec![0, 0],
+            token_phases: Vec::new(),
         };
         let body = fixture::body(&self.template, &evaluation);
         assert!(fixture::append(

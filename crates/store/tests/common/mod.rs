@@ -131,6 +131,7 @@ fn evaluation(
         step_nanos,
         captures,
         sequences: vec![0],
+        token_phases: Vec::new(),
     }
 }
 

@@ -167,6 +167,7 @@ fn write_log(log_directory: &Path, model: &Model, evaluations: u64) {
             step_nanos: vec![begin_nanos + 1_000, begin_nanos + 2_000],
             captures: vec![vec![5], vec![number as i64]],
             sequences: vec![0],
+            token_phases: Vec::new(),
             ..evaluation
         };
         let of_single = body(&single, &of_single);

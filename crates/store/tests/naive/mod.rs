@@ -138,7 +138,7 @@ fn tokens(definitions: &Definitions, e: &Evaluation, first: u64, f: &mut dyn FnM
         let text = definitions.tokens.get(&(*id as u32));
         let text = text.map_or(String::new(), |t| String::from_utf8_lossy(t).into_owned());
         let (token, sequence) = (first + i as u64, option(e.sequences.get(i)));
-        let (phase, position) = (e.phase.name(), option(positions.get(i)));
+        let (phase, position) = (e.token_phases[i].name(), option(positions.get(i)));
         f(&format!(
             "{token},{},{phase},{id},{text},{position},{sequence}",
             e.number
