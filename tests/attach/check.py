@@ -159,6 +159,49 @@ def audit(args, case, command, is_prebuilt=False):
            f"{found['touched_pages']} pages in {found['evaluations']} evaluations")
 
 
+def phases(args, run, context=None):
+    """How many tokens of each phase the trace has, of one context or of all."""
+    where = "" if context is None else f"WHERE e.context = {context}"
+    sql = f"SELECT t.phase, count(*) AS n FROM tokens t JOIN evals e ON e.eval = t.eval {where} GROUP BY t.phase"
+    return {row["phase"]: int(row["n"]) for row in query(args, run, sql)}
+
+
+def phases_of_tokens(args, dense, moe, folder):
+    """A phase belongs to a token: prompts and answers of several sequences share batches,
+    and guesses are evaluated beside the token that they were guessed from."""
+    case = "node-sequences"
+    command = ["node", str(HERE / "sequences.mjs"), moe, "40"]
+    done = compare(args, case, command, folder, is_prebuilt=True)
+    if done:
+        run, said = done
+        # The last token of each is chosen, but never evaluated.
+        expected = {
+            "prompt": sum(len(s["prompt"]) for s in said),
+            "generate": sum(len(s["generated"]) - 1 for s in said),
+        }
+        if phases(args, run) != expected:
+            fail(case, f"tokens by phase are {phases(args, run)} instead of {expected}")
+        together = query(args, run, "SELECT count(*) AS n FROM evals WHERE phase = 'generate' AND tokens > 1")
+        if together[0]["n"] == "0":
+            fail(case, "no two sequences were evaluated side by side: nothing was tested")
+    case = "node-drafting"
+    command = ["node", str(HERE / "drafting.mjs"), moe, dense, "16"]
+    done = compare(args, case, command, folder, is_prebuilt=True)
+    if done:
+        run, said = done
+        # The first context that has a drafted token is the one that checks them.
+        sql = "SELECT DISTINCT e.context FROM tokens t JOIN evals e ON e.eval = t.eval WHERE t.phase = 'draft'"
+        contexts = query(args, run, sql)
+        found = phases(args, run, contexts[0]["context"]) if contexts else {}
+        if len(contexts) != 1:
+            fail(case, f"{len(contexts)} contexts check drafted tokens instead of one")
+        # Guesses that are evaluated with the prompt, before anything was generated, are of it.
+        elif not len(said["prompt"]) <= found["prompt"] <= len(said["prompt"]) + 4:
+            fail(case, f"{found['prompt']} tokens are prompt, of {len(said['prompt'])} that there were")
+        elif found["generate"] + found["draft"] < len(said["generated"]) - 1:
+            fail(case, f"{found} are fewer than the {len(said['generated'])} tokens that were generated")
+
+
 def without_wide_kernels(folder):
     """node-llama-cpp with the kernels that any AVX2 processor runs, in hard links."""
     shutil.copytree(HERE / "node_modules", folder / "node_modules", symlinks=True, copy_function=os.link)
@@ -204,6 +247,7 @@ def main():
         folder = pathlib.Path(name)
         if args.node:
             node(args, "node", HERE / "node.mjs", dense, moe, folder)
+            phases_of_tokens(args, dense, moe, folder)
             # Beside `node_modules`, as hard links do not leave a file system.
             with tempfile.TemporaryDirectory(dir=args.scratch) as narrow:
                 program = without_wide_kernels(pathlib.Path(narrow))
