@@ -407,9 +407,8 @@ fn say_nothing_recorded(name: &str, reports: &[Report], status: ExitStatus) {
         return;
     }
     if !status.success() {
-        eprintln!(
-            "tensorscope: {name}: no trace was written: it failed before it computed a graph"
-        );
+        let failure = child::failure(status);
+        eprintln!("tensorscope: {name}: no trace was written: {failure}");
         return;
     }
     eprintln!(

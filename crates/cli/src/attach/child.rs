@@ -117,6 +117,41 @@ fn catch() {
 }
 
 /// As a shell counts: the code, or 128 and the number of the signal.
+/// How a program failed that computed nothing, in a clause.
+pub fn failure(status: ExitStatus) -> String {
+    // A shell in front of it makes an exit code of its death.
+    let of_shell = status.code().filter(|code| (129..160).contains(code));
+    let signal = status.signal().or(of_shell.map(|code| code - 128));
+    let before = "before it computed a graph";
+    match signal {
+        Some(libc::SIGILL) => format!(
+            "it died of SIGILL {before}: it uses instructions that this processor does not run"
+        ),
+        Some(libc::SIGKILL) => format!(
+            "it was killed (SIGKILL) {before}: by somebody, or by the kernel for the memory it took"
+        ),
+        Some(signal) => format!("it died of {} {before}", signal_name(signal)),
+        None => format!("it failed {before} (exit code {})", exit_code(status)),
+    }
+}
+
+fn signal_name(signal: i32) -> String {
+    let name = match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGSYS => "SIGSYS",
+        other => return format!("signal {other}"),
+    };
+    name.to_owned()
+}
+
 pub fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,

@@ -230,8 +230,8 @@ fn say_fed(args: &Args, name: &str, folder: &Path, status: ExitStatus) {
     // A process that was not fed has said why itself.
     if fed().next().is_none() && reports.is_empty() {
         let why = match status.success() {
-            true => "it computed no graph of a shared ggml library",
-            false => "it failed before it computed a graph",
+            true => "it computed no graph of a shared ggml library".to_owned(),
+            false => child::failure(status),
         };
         say(args, &format!("{name}: nothing was fed: {why}"));
     }

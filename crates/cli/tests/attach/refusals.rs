@@ -172,8 +172,36 @@ fn a_program_that_fails_before_it_computes_is_said_to_have_failed() {
     assert_eq!((code, out.as_str()), (Some(3), "out\n"));
     assert_eq!(
         talk,
-        "tensorscope: sh: no trace was written: it failed before it computed a graph"
+        "tensorscope: sh: no trace was written: it failed before it computed a graph (exit code 3)"
     );
+}
+
+#[test]
+fn a_program_that_dies_before_it_computes_is_said_to_have_died_of_what() {
+    let died = |signal: &str| record(Path::new("sh"), &["-c", &format!("kill -{signal} $$")]);
+    for (signal, code, said) in [
+        (
+            "ILL",
+            132,
+            "it died of SIGILL before it computed a graph: it uses instructions that this processor does not run",
+        ),
+        ("SEGV", 139, "it died of SIGSEGV before it computed a graph"),
+        (
+            "KILL",
+            137,
+            "it was killed (SIGKILL) before it computed a graph: by somebody, or by the kernel for the memory it took",
+        ),
+    ] {
+        let (found, _, talk) = died(signal);
+        assert_eq!(found, Some(code), "{talk}");
+        assert_eq!(
+            talk,
+            format!("tensorscope: sh: no trace was written: {said}")
+        );
+    }
+    // As a shell says it of what it waited for.
+    let (_, _, talk) = record(Path::new("sh"), &["-c", "exit 132"]);
+    assert!(talk.contains("it died of SIGILL"), "{talk}");
 }
 
 #[test]
