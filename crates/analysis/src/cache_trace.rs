@@ -24,7 +24,7 @@ use crate::{
 pub const PAGE_BYTES: u64 = 4096;
 
 /// Most accesses that positions of 32 bits number; the last value means "none".
-const MOST_ACCESSES: u64 = u32::MAX as u64 - 1;
+const MAX_ACCESSES: u64 = u32::MAX as u64 - 1;
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -224,10 +224,8 @@ impl<'s> CacheTrace<'s> {
         for &piece in &sequence.accesses {
             total += atoms_of[piece as usize].len() as u64;
         }
-        if total > MOST_ACCESSES {
-            return Err(AnalysisError::TooManyAccesses {
-                most: MOST_ACCESSES,
-            });
+        if total > MAX_ACCESSES {
+            return Err(AnalysisError::TooManyAccesses { most: MAX_ACCESSES });
         }
         let mut accesses = Vec::with_capacity(total as usize);
         let mut generate: Vec<Range<usize>> = Vec::new();

@@ -17,7 +17,7 @@ mod stability;
 pub use stability::{LayerOverlap, between_runs};
 
 /// A square of a thousand experts is 4 MB a layer; more are not looked at in pairs.
-const MOST_PAIRED: usize = 1024;
+const MAX_PAIRED: usize = 1024;
 
 /// How finely to look.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -223,7 +223,7 @@ impl Accumulator {
             // Without an access that the ids index there is no telling how many
             // experts there are.
             let experts = match router.experts {
-                0 => MOST_PAIRED,
+                0 => MAX_PAIRED,
                 known => known as usize,
             };
             let hot_set = match self.options.hot_set {
@@ -238,7 +238,7 @@ impl Accumulator {
                 weights: vec![(0.0, 0); experts],
                 pairs: vec![
                     0;
-                    if experts <= MOST_PAIRED {
+                    if experts <= MAX_PAIRED {
                         experts * experts
                     } else {
                         0

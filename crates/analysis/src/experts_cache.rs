@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Sizes that [`ExpertCaches::of`] tries at most when it chooses them itself.
-const MOST_SIZES: u32 = 16;
+const MAX_SIZES: u32 = 16;
 
 /// Which experts were used, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -215,7 +215,7 @@ impl ExpertCaches {
         let sizes = match slots_per_layer {
             Some(sizes) => sizes.to_vec(),
             None => {
-                let count = most.min(MOST_SIZES);
+                let count = most.min(MAX_SIZES);
                 (1..=count).map(|i| most * i / count).collect()
             }
         };

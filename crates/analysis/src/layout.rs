@@ -10,7 +10,7 @@ use trace::{
 use crate::catalog::{Catalog, Group};
 
 /// No model has more experts in a layer; a larger bound is damage.
-pub const MOST_EXPERTS: u64 = 1 << 16;
+pub const MAX_EXPERTS: u64 = 1 << 16;
 /// Marks an access that is no weight's.
 pub const NO_UNIT: u32 = u32::MAX;
 
@@ -181,8 +181,8 @@ fn routers(template: &Template) -> Vec<Router> {
         });
         routers.push(Router {
             layer: capture.layer.unwrap_or(0),
-            experts: bounds.max().unwrap_or(0).min(MOST_EXPERTS) as u32,
-            used: capture.count[0].clamp(1, MOST_EXPERTS) as u32,
+            experts: bounds.max().unwrap_or(0).min(MAX_EXPERTS) as u32,
+            used: capture.count[0].clamp(1, MAX_EXPERTS) as u32,
         });
     }
     routers
@@ -201,7 +201,7 @@ impl Varying {
         let is_collapsed = is_merged(indexed);
         let is_sliced = weight.is_some()
             && capture.kind == CaptureKind::ExpertIds
-            && indexed.bound <= MOST_EXPERTS
+            && indexed.bound <= MAX_EXPERTS
             && !is_collapsed;
         let unit = match weight {
             None => NO_UNIT,
@@ -212,7 +212,7 @@ impl Varying {
             && indexed.count[2] == 1
             && indexed.count[0] <= capture.count[0].max(1);
         let has_short_cut = match indexed.order {
-            IndexOrder::DistinctAscending => indexed.bound <= MOST_EXPERTS,
+            IndexOrder::DistinctAscending => indexed.bound <= MAX_EXPERTS,
             IndexOrder::EachInOrder => is_row_list && !is_collapsed,
         } && (weight.is_none() || indexed.unit.dims.is_empty());
         let alone = (!has_short_cut).then(|| Template {

@@ -312,7 +312,7 @@ impl Scratch {
             .get(indexed.capture as usize)
             .map_or(&[][..], Vec::as_slice);
         if indexed.order == IndexOrder::DistinctAscending {
-            // At most `MOST_EXPERTS` bits; see `Varying::new`.
+            // At most `MAX_EXPERTS` bits; see `Varying::new`.
             self.bits.clear();
             self.bits.resize((indexed.bound as usize).div_ceil(64), 0);
             for &value in values {

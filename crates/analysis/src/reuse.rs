@@ -226,14 +226,14 @@ struct Tally {
 type Key = (u64, u32);
 
 const FRONT_ENTRIES: usize = 1 << 12;
-const LEAST_LIMIT: usize = 1 << 21;
+const MIN_LIMIT: usize = 1 << 21;
 
 impl Tally {
     fn new() -> Tally {
         Tally {
             front: vec![((0, 0), 0); FRONT_ENTRIES],
             spilled: Vec::new(),
-            limit: LEAST_LIMIT,
+            limit: MIN_LIMIT,
             cold: Count::default(),
         }
     }
@@ -251,7 +251,7 @@ impl Tally {
             self.spilled.push(displaced);
             if self.spilled.len() == self.limit {
                 add_up(&mut self.spilled);
-                self.limit = (self.spilled.len() * 2).max(LEAST_LIMIT);
+                self.limit = (self.spilled.len() * 2).max(MIN_LIMIT);
             }
         }
     }

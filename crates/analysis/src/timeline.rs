@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Most points of a series that a result carries.
-pub const MOST_POINTS: usize = 1024;
+pub const MAX_POINTS: usize = 1024;
 
 /// Every `every`-th point of a series.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl<T> Timeline<T> {
     /// so that what is left is evenly spaced.
     pub fn push(&mut self, point: impl FnOnce() -> T) {
         if self.seen.is_multiple_of(self.every) {
-            if self.points.len() == MOST_POINTS {
+            if self.points.len() == MAX_POINTS {
                 let mut at = 0;
                 self.points.retain(|_| {
                     at += 1;
@@ -53,7 +53,7 @@ mod tests {
         for length in [0u64, 1, 1023, 1024, 1025, 2048, 2049, 5000, 100_000] {
             let mut timeline = Timeline::default();
             (0..length).for_each(|i| timeline.push(|| i));
-            assert!(timeline.points.len() <= MOST_POINTS);
+            assert!(timeline.points.len() <= MAX_POINTS);
             let expected: Vec<u64> = (0..length).step_by(timeline.every as usize).collect();
             assert_eq!(timeline.points, expected, "of {length}");
         }

@@ -19,7 +19,7 @@ use engine::{
 use serde_json::{Map, Value, json};
 use terminal::progress;
 
-use crate::engine_args::{MOST_THREADS, check_cache};
+use crate::engine_args::{MAX_THREADS, check_cache};
 
 /// Measure, as ratios within one run
 #[derive(clap::Args)]
@@ -92,7 +92,7 @@ struct OverheadArgs {
     prompt_tokens: u32,
 
     /// Threads [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
 
     /// Folder for the log that the recording mode writes [default: a temporary one]

@@ -17,11 +17,11 @@ use indicatif::HumanBytes;
 use rundir::error::reason;
 
 /// `GGML_MAX_N_THREADS`; many more, and the system refuses to make them.
-pub const MOST_THREADS: i64 = 512;
+pub const MAX_THREADS: i64 = 512;
 /// Tokens generated per sequence, when nobody says.
 pub const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
-const MOST_SEQUENCES: i64 = 256;
+const MAX_SEQUENCES: i64 = 256;
 
 /// Options that say nothing about a program that brings its own llama.cpp.
 pub const OF_ENGINE: [&str; 16] = [
@@ -63,7 +63,7 @@ pub struct EngineArgs {
     pub tokens: Option<u32>,
 
     /// Threads [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     pub threads: Option<u16>,
 
     /// Context size in tokens [default: what prompt and generation need]
@@ -94,7 +94,7 @@ pub struct EngineArgs {
 
     /// Sequences computed side by side in one batch; the prompts are repeated
     #[arg(long, alias = "np", value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=MOST_SEQUENCES))]
+          value_parser = clap::value_parser!(u16).range(1..=MAX_SEQUENCES))]
     pub parallel: u16,
 
     /// Temperature; 0 takes the likeliest token
@@ -150,9 +150,9 @@ impl EngineArgs {
             return Err(engine::EngineError::EmptyPrompt.into());
         }
         let sequences = usize::from(self.parallel).max(texts.len());
-        if sequences > MOST_SEQUENCES as usize {
+        if sequences > MAX_SEQUENCES as usize {
             bail!(
-                "{sequences} prompts were given; llama.cpp computes at most {MOST_SEQUENCES} sequences side by side"
+                "{sequences} prompts were given; llama.cpp computes at most {MAX_SEQUENCES} sequences side by side"
             );
         }
         Ok((0..sequences)

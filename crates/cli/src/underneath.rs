@@ -19,7 +19,7 @@ use terminal::text::{grouped, size};
 
 /// With less the kernel kills the program before it can say anything; the smallest
 /// model needs hardly more.
-const LEAST_MEMORY_BYTES: u64 = 16 << 20;
+const MIN_MEMORY_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Underneath")]
@@ -69,12 +69,12 @@ impl UnderneathArgs {
     }
 
     pub fn limit(&self) -> anyhow::Result<Option<MemoryLimit>> {
-        if let Some(bytes) = self.memory.filter(|bytes| *bytes < LEAST_MEMORY_BYTES) {
+        if let Some(bytes) = self.memory.filter(|bytes| *bytes < MIN_MEMORY_BYTES) {
             bail!(
                 "--memory: in {} no program can start and the kernel would kill it; \
                  give at least {}",
                 HumanBytes(bytes),
-                HumanBytes(LEAST_MEMORY_BYTES)
+                HumanBytes(MIN_MEMORY_BYTES)
             );
         }
         Ok(self.memory.map(MemoryLimit::new).transpose()?)

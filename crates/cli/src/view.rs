@@ -13,7 +13,7 @@ use index::RunIndex;
 use rundir::{Condition, Run};
 use serde_json::Value;
 use server::{
-    Answers, Comparisons, MOST_SQL_ROWS, Options, Server, Shutdown, SqlAnswer, ViewedRun, Viewer,
+    Answers, Comparisons, MAX_SQL_ROWS, Options, Server, Shutdown, SqlAnswer, ViewedRun, Viewer,
 };
 use terminal::{progress, runs::open_run};
 
@@ -210,7 +210,7 @@ impl Answers for OfRun {
     }
 
     fn sql(&self, query: &str) -> Result<SqlAnswer, String> {
-        let answer = self.queries.ask(query, MOST_SQL_ROWS);
+        let answer = self.queries.ask(query, MAX_SQL_ROWS);
         let answer = answer.and_then(|answer| Ok(serde_json::from_value(answer)?));
         answer.map_err(|e| format!("{e:#}"))
     }

@@ -12,7 +12,7 @@ const ROUND_BLOCKS: usize = 192;
 /// less than when it is measured alone.
 const SLOW: f64 = 0.6;
 /// Fewer reads than this are not tried.
-const LEAST_DEPTH: u32 = 4;
+const MIN_DEPTH: u32 = 4;
 /// A trial has to be so much faster to be kept.
 const BETTER: f64 = 1.07;
 /// Rounds without a trial after one that was not kept.
@@ -86,7 +86,7 @@ impl Depth {
             None if self.rest > 0 => self.rest -= 1,
             None if rate < planned * SLOW => {
                 let other = match self.tries_less {
-                    true => (self.now / 2).max(LEAST_DEPTH.min(self.now)),
+                    true => (self.now / 2).max(MIN_DEPTH.min(self.now)),
                     false => (self.now * 2).min(self.most),
                 };
                 if other == self.now {

@@ -20,7 +20,7 @@ use crate::reader::{Reader, Request};
 use crate::weights::{Fate, Usage, Weights};
 
 /// Slots of each phase that there have to be, for phases to be looked at.
-const LEAST_SLOTS_OF_A_PHASE: u32 = 2;
+const MIN_SLOTS_OF_A_PHASE: u32 = 2;
 
 /// How many different phases slices of these sizes have.
 fn phases(slices: impl Iterator<Item = u64>, alignment: u64) -> u32 {
@@ -134,7 +134,7 @@ impl Experts {
                 .flat_map(|l| &l.weights)
                 .filter_map(|&w| slice_of(w));
             let phases = match phases(slices.map(|s| s.0), alignment) {
-                n if slots >= n * LEAST_SLOTS_OF_A_PHASE => n,
+                n if slots >= n * MIN_SLOTS_OF_A_PHASE => n,
                 _ => 1,
             };
             let start = at;

@@ -31,7 +31,7 @@ use shadow::{Shadow, read_ids};
 
 /// A choice of experts that needs more of a layer than this share of its slots is
 /// read whole, in order, instead of slice by slice.
-const MOST_OF_SLOTS: f64 = 0.8;
+const MAX_OF_SLOTS: f64 = 0.8;
 
 pub struct Feeder {
     props: Props,
@@ -228,7 +228,7 @@ impl Feeder {
                 f64::from(used).max(self.schedule.used as f64),
             );
             let likely = count * (1.0 - (1.0 - used / count).powf(tokens));
-            tokens * used > slots && likely > slots * MOST_OF_SLOTS
+            tokens * used > slots && likely > slots * MAX_OF_SLOTS
         })
     }
 

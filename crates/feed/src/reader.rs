@@ -17,7 +17,7 @@ use crate::faults::{Fault, Faults};
 use crate::files::{Files, Method};
 
 /// Times that one read is asked for before it is an error.
-const MOST_ATTEMPTS: u32 = 12;
+const MAX_ATTEMPTS: u32 = 12;
 /// The first attempts follow at once, the later ones after a pause that doubles.
 const ATTEMPTS_AT_ONCE: u32 = 4;
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
@@ -219,7 +219,7 @@ impl Reader {
     fn again(&mut self, slot: u32, cause: io::Error) -> Result<Option<u64>, FeedError> {
         let active = &mut self.active[slot as usize];
         let (request, attempts) = (active.request, active.attempts);
-        if attempts >= MOST_ATTEMPTS {
+        if attempts >= MAX_ATTEMPTS {
             self.retire(slot);
             return Err(FeedError::Read {
                 path: self.files.path(request.file).to_owned(),

@@ -15,7 +15,7 @@ use crate::files::{Mapping, mappings};
 use crate::weights::{mapping_of, step_nodes};
 
 /// Other files that are mapped count from this size on.
-const LEAST_BYTES: u64 = 64 << 20;
+const MIN_BYTES: u64 = 64 << 20;
 const MAGIC: &[u8; 4] = b"GGUF";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn survey(graph: Graph<'_>, ops: &OpNumbers, rules: TickRules) -> io::Result
         .iter()
         .partition(|mapping| files.contains(&mapping.inode));
     found.files = own.into_iter().map(bytes).sum();
-    let is_model = |mapping: &&&Mapping| bytes(mapping) >= LEAST_BYTES && is_gguf(&mapping.path);
+    let is_model = |mapping: &&&Mapping| bytes(mapping) >= MIN_BYTES && is_gguf(&mapping.path);
     found.other = other
         .iter()
         .filter(is_model)

@@ -15,8 +15,8 @@ const EVERY: u32 = 256;
 /// The same for pairs of experts, of which there are many.
 const PAIRS_EVERY: u32 = 512;
 /// Wider choices than this are damage; their pairs are not counted.
-pub const MOST_USED_FOR_PAIRS: u32 = 64;
-const MOST_PAIRS: u64 = 1 << 25;
+pub const MAX_USED_FOR_PAIRS: u32 = 64;
+const MAX_PAIRS: u64 = 1 << 25;
 
 /// Sums of one kind of value.
 #[derive(Debug, Default)]
@@ -127,13 +127,13 @@ impl Blocks {
 /// Places for the pairs of all routers: for each the full square, whose lower
 /// half stays zero (the place of a pair is then a multiplication away).
 fn pair_places(graph: &Graph) -> u64 {
-    let wide = graph.routers.iter().any(|r| r.used > MOST_USED_FOR_PAIRS);
+    let wide = graph.routers.iter().any(|r| r.used > MAX_USED_FOR_PAIRS);
     let places = graph
         .routers
         .iter()
         .map(|r| u64::from(r.experts) * u64::from(r.experts))
         .sum::<u64>();
-    if wide || places > MOST_PAIRS {
+    if wide || places > MAX_PAIRS {
         0
     } else {
         places

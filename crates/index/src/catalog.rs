@@ -17,7 +17,7 @@ use trace::{
 use crate::answers::FileInfo;
 
 /// Files of a model; a place in a later one is damage.
-const MOST_FILES: u32 = 4096;
+const MAX_FILES: u32 = 4096;
 
 /// Things in the order of their first appearance, each with its number.
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Catalog {
             let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
             for (tensor, place) in self.tensors.iter().filter_map(|t| Some((t, t.place?))) {
                 let end = place.file_offset.saturating_add(tensor.size_bytes);
-                if place.file < MOST_FILES && end < 1 << 52 {
+                if place.file < MAX_FILES && end < 1 << 52 {
                     let known = ends.entry(place.file).or_default();
                     *known = end.max(*known);
                 }

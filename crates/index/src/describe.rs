@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// At most this many tokens are listed.
-const MOST_TOKENS: u64 = 4096;
+const MAX_TOKENS: u64 = 4096;
 
 impl RunIndex {
     /// Opens the model's files if they are still those of the run: they know
@@ -152,7 +152,7 @@ impl RunIndex {
             .map_or(self.tokens, |to| to.saturating_add(1).min(self.tokens));
         let from = window.from.unwrap_or(0).min(end);
         let count = end - from;
-        let listed = count.min(MOST_TOKENS);
+        let listed = count.min(MAX_TOKENS);
         let number =
             |i: u64| from + (u128::from(count) * u128::from(i) / u128::from(listed)) as u64;
         (0..listed).filter_map(|i| self.token(number(i))).collect()
@@ -250,7 +250,7 @@ impl RunIndex {
             end: eval.end - self.origin,
             tokens: eval
                 .token_range()
-                .take(MOST_TOKENS as usize)
+                .take(MAX_TOKENS as usize)
                 .map(|token| self.token_of(eval, token))
                 .collect(),
             steps,

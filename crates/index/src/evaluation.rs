@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// A larger batch is damage.
-const MOST_BATCH: usize = 1 << 20;
+const MAX_BATCH: usize = 1 << 20;
 /// Limits of what a hostile log, whose arrays are run-coded, makes us keep.
-const MOST_TOKENS: usize = 1 << 26;
-const MOST_ENTRIES: usize = 4 << 20;
-const MOST_ROWS: usize = 1 << 27;
+const MAX_TOKENS: usize = 1 << 26;
+const MAX_ENTRIES: usize = 4 << 20;
+const MAX_ROWS: usize = 1 << 27;
 
 impl RunIndex {
     pub(crate) fn add(
@@ -34,14 +34,14 @@ impl RunIndex {
         let graph = &mut self.graphs[graph_number as usize];
         let data = &mut self.data;
         let batch = graph.batch(&evaluation);
-        if batch.len() > MOST_BATCH || data.token_ids.len() + batch.len() > MOST_TOKENS {
+        if batch.len() > MAX_BATCH || data.token_ids.len() + batch.len() > MAX_TOKENS {
             return Err("its batch has more tokens than can be".into());
         }
         if evaluation.number > i32::MAX as u64 || self.evals.len() >= i32::MAX as usize {
             return Err("its number is larger than a table can say".into());
         }
         let lengths = data.lengths();
-        if lengths.rows + graph.kept_rows as usize > MOST_ROWS {
+        if lengths.rows + graph.kept_rows as usize > MAX_ROWS {
             return Err("the log holds more indices than fit into memory".into());
         }
         let begin = evaluation.begin_nanos;
@@ -196,7 +196,7 @@ fn ragged(
                 offset: access.region.offset,
                 span: access.region.end().unwrap_or(u64::MAX) - access.region.offset,
             };
-            let is_placed = about.is_weight_read && entries_before + entries.len() < MOST_ENTRIES;
+            let is_placed = about.is_weight_read && entries_before + entries.len() < MAX_ENTRIES;
             let same = entries.last_mut().filter(|last| {
                 !is_placed && (last.access, last.expert) == (entry.access, entry.expert)
             });

@@ -11,7 +11,7 @@ use crate::{
     data::Eval,
     graph::Touch,
     heatmap::{Columns, NO_ROW, raster},
-    query::{HeatmapMetric, HeatmapQuery, MOST_CELLS},
+    query::{HeatmapMetric, HeatmapQuery, MAX_CELLS},
     select::{Masks, Selector},
 };
 
@@ -89,7 +89,7 @@ impl RunIndex {
         }
         let rows = Rows::new(self, selector);
         let height = rows.rows.len();
-        let most = u64::from(query.columns).min(MOST_CELLS / height.max(1) as u64);
+        let most = u64::from(query.columns).min(MAX_CELLS / height.max(1) as u64);
         let columns = Columns::new(tokens, most.max(1));
         // Column by column while it is filled: choices of a token lie together.
         let mut sums = vec![0f32; height * columns.len()];

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, ops::Range};
 use crate::{
     RunIndex,
     answers::{ExpertPair, ExpertUse, Experts, LayerExperts},
-    blocks::{MOST_USED_FOR_PAIRS, Walker},
+    blocks::{MAX_USED_FOR_PAIRS, Walker},
     data::Eval,
     filter::Filter,
     graph::Graph,
@@ -16,9 +16,9 @@ use crate::{
 };
 
 /// Pairs listed per layer.
-const MOST_PAIRS: usize = 128;
+const MAX_PAIRS: usize = 128;
 /// Larger models than this have damaged logs; their pairs are not counted.
-const MOST_PAIR_PLACES: u64 = 1 << 25;
+const MAX_PAIR_PLACES: u64 = 1 << 25;
 
 #[derive(Default)]
 struct LayerSums {
@@ -59,7 +59,7 @@ impl RunIndex {
         let mut sums: BTreeMap<u32, LayerSums> = BTreeMap::new();
         let places: u64 = layers.iter().map(|l| u64::from(l.1).pow(2)).sum();
         for &(layer, experts) in &layers {
-            let pairs = if places <= MOST_PAIR_PLACES {
+            let pairs = if places <= MAX_PAIR_PLACES {
                 experts * experts
             } else {
                 0
@@ -156,7 +156,7 @@ impl RunIndex {
                 }
             }
             let experts = router.experts as usize;
-            if router.used <= MOST_USED_FOR_PAIRS && !sums.pairs.is_empty() {
+            if router.used <= MAX_USED_FOR_PAIRS && !sums.pairs.is_empty() {
                 let mut pairs = vec![0u32; experts * experts];
                 let alone = Walker {
                     routers: std::slice::from_ref(router),
@@ -220,9 +220,9 @@ impl LayerSums {
             })
             .collect();
         let order = |p: &ExpertPair| (std::cmp::Reverse(p.count), p.a, p.b);
-        if pairs.len() > MOST_PAIRS {
-            pairs.select_nth_unstable_by_key(MOST_PAIRS, order);
-            pairs.truncate(MOST_PAIRS);
+        if pairs.len() > MAX_PAIRS {
+            pairs.select_nth_unstable_by_key(MAX_PAIRS, order);
+            pairs.truncate(MAX_PAIRS);
         }
         pairs.sort_unstable_by_key(order);
         let use_of = |(expert, (&tokens, &weight)): (usize, (&u64, &f64))| ExpertUse {

@@ -8,7 +8,7 @@ use trace::format::Phase;
 use crate::query::{not_a_number, quoted};
 
 /// Most values that a key may list.
-const MOST_VALUES: usize = 4096;
+const MAX_VALUES: usize = 4096;
 
 /// What is kept; the default keeps everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl Filter {
             if value.is_empty() {
                 continue;
             }
-            if value.split(',').count() > MOST_VALUES {
-                return Err(format!("{key}: more than {MOST_VALUES} values"));
+            if value.split(',').count() > MAX_VALUES {
+                return Err(format!("{key}: more than {MAX_VALUES} values"));
             }
             let texts = || value.split(',').map(|v| v.trim().to_owned()).collect();
             match key {

@@ -14,7 +14,7 @@ use crate::{blocks::Blocks, catalog::Catalog};
 /// Expert ids are kept in 16 bits; this one means "none".
 pub const NO_EXPERT: u16 = u16::MAX;
 /// Larger iteration spaces are damage: a batch of 65,536 tokens times 4,096 rows.
-const MOST_ELEMENTS: u64 = 1 << 28;
+const MAX_ELEMENTS: u64 = 1 << 28;
 
 /// One step of a template.
 #[derive(Debug)]
@@ -457,7 +457,7 @@ fn check_range(definitions: &Definitions, tensor: u32, region: &Region<u32>) -> 
             name()
         ));
     }
-    if elements.is_none_or(|n| n > MOST_ELEMENTS) {
+    if elements.is_none_or(|n| n > MAX_ELEMENTS) {
         return Err(format!(
             "tensor {} is indexed more often than can be",
             name()

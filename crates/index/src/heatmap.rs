@@ -14,7 +14,7 @@ use crate::{
     data::Eval,
     filter::Filter,
     graph::{Graph, Touch},
-    query::{HeatmapMetric, HeatmapQuery, MOST_CELLS, RowKind, TokenWindow},
+    query::{HeatmapMetric, HeatmapQuery, MAX_CELLS, RowKind, TokenWindow},
     select::{Mask, Masks, Selector, push_rank},
 };
 
@@ -110,7 +110,7 @@ impl RunIndex {
             RowKind::Layer => self.layer_rows(&selector),
             _ => self.tensor_rows(&selector),
         };
-        let most = u64::from(query.columns).min(MOST_CELLS / rows.len().max(1) as u64);
+        let most = u64::from(query.columns).min(MAX_CELLS / rows.len().max(1) as u64);
         let columns = Columns::new(tokens, most.max(1));
         let mut making = Making {
             index: self,

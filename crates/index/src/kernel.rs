@@ -49,7 +49,7 @@ const PAGE_BYTES: u64 = 4096;
 const NONE: u32 = u32::MAX;
 const NOWHERE: u64 = u64::MAX;
 /// Evaluations of other streams that may have begun since.
-const MOST_OPEN: usize = 64;
+const MAX_OPEN: usize = 64;
 
 /// Why there is no answer about the kernel; variants by what the asker can do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -266,7 +266,7 @@ impl RunIndex {
     /// last, and the step that was running.
     fn running_at(&self, nanos: u64) -> Option<(u32, u32)> {
         let begun = self.evals_between(nanos, nanos.saturating_add(1));
-        let mut open = begun.iter().rev().take(MOST_OPEN);
+        let mut open = begun.iter().rev().take(MAX_OPEN);
         let at = *open.find(|&&at| nanos <= self.evals[at as usize].end)?;
         let eval = &self.evals[at as usize];
         let steps = self.graphs[eval.graph as usize].steps.len();

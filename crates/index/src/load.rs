@@ -17,7 +17,7 @@ use trace::read::{Definitions, Event, StreamReader, Writer, streams};
 use crate::{Changed, IndexError, RunIndex, data::Eval, graph::Graph, kernel};
 
 /// Sentences about damage that are kept; the rest are counted.
-const MOST_SENTENCES: usize = 100;
+const MAX_SENTENCES: usize = 100;
 
 /// What is known of a stream.
 #[derive(Default)]
@@ -44,7 +44,7 @@ pub struct Stream {
 impl Stream {
     fn damaged(&mut self, sentence: String) {
         self.damaged += 1;
-        if self.damage.len() < MOST_SENTENCES {
+        if self.damage.len() < MAX_SENTENCES {
             self.damage.push(sentence);
         }
     }
@@ -138,7 +138,7 @@ impl RunIndex {
         // By stream, whichever was found first.
         let by_number = self.streams_by_number().into_iter();
         let damage = by_number.flat_map(|s| &self.streams[s].damage);
-        self.damage = damage.take(MOST_SENTENCES).cloned().collect();
+        self.damage = damage.take(MAX_SENTENCES).cloned().collect();
         self.damaged = self.streams.iter().map(|s| s.damaged).sum();
         if result.is_ok() {
             // What an error has left out is not known.

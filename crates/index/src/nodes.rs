@@ -10,10 +10,10 @@ use crate::{
 };
 
 /// At most this many nodes are listed one by one.
-pub const MOST_SPANS: usize = 6000;
+pub const MAX_SPANS: usize = 6000;
 /// Up to this many steps the op of each cell is found step by step; beyond, it is
 /// the one that its graph spends most time in.
-const MOST_STEPS: u64 = 400_000;
+const MAX_STEPS: u64 = 400_000;
 /// Marks a layer without a lane.
 const NO_LANE: u32 = u32::MAX;
 
@@ -84,7 +84,7 @@ impl RunIndex {
             .iter()
             .map(|e| self.graphs[e.graph as usize].steps.len() as u64)
             .sum();
-        if steps <= MOST_STEPS
+        if steps <= MAX_STEPS
             && let Some(spans) = self.spans(&selector, &masks, &evals, &times)
         {
             let header = NodesHeader::Spans {
@@ -105,7 +105,7 @@ impl RunIndex {
             column_nanos: (times.end - times.start) as f64 / w as f64,
             busy: vec![0.0; w * lanes.layers.len()],
         };
-        let (ops, nodes) = if steps <= MOST_STEPS {
+        let (ops, nodes) = if steps <= MAX_STEPS {
             self.fill_exactly(&selector, &masks, &evals, &lanes, &mut grid)
         } else {
             self.fill_by_runs(&selector, &masks, &evals, &lanes, &mut grid)
@@ -150,11 +150,11 @@ impl RunIndex {
         let mut found: Vec<(&Eval, usize, u64, u64)> = Vec::new();
         for eval in evals {
             self.each_node(selector, masks.of(eval.graph), eval, |step, begin, end| {
-                if end >= times.start && begin < times.end && found.len() <= MOST_SPANS {
+                if end >= times.start && begin < times.end && found.len() <= MAX_SPANS {
                     found.push((eval, step, begin, end));
                 }
             });
-            if found.len() > MOST_SPANS {
+            if found.len() > MAX_SPANS {
                 return None;
             }
         }

@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// At most this many accesses are listed.
-pub const MOST_EXACT: usize = 4000;
+pub const MAX_EXACT: usize = 4000;
 /// Accesses that are placed one by one.
-const MOST_PLACED: u64 = 300_000;
+const MAX_PLACED: u64 = 300_000;
 
 /// The window and its grid.
 pub(crate) struct Window {
@@ -153,7 +153,7 @@ impl RunIndex {
                 reads.get_or_insert_with(|| self.reads_of(graph, masks.of(eval.graph), &window));
             estimate += reads.estimate + u64::from(!eval.is_regular()) * graph.steps.len() as u64;
         }
-        let (values, accesses, exact) = if estimate <= MOST_PLACED {
+        let (values, accesses, exact) = if estimate <= MAX_PLACED {
             self.place_each(&selector, &masks, &evals, &reads, &window)
         } else {
             let (values, accesses) = self.place_profiles(&selector, &masks, &evals, &window);
@@ -215,7 +215,7 @@ impl RunIndex {
             }
             accesses += hit.count;
             match &mut exact {
-                Some(list) if list.len() < MOST_EXACT => {
+                Some(list) if list.len() < MAX_EXACT => {
                     list.push(self.exact_access(eval, &hit, begin, end));
                 }
                 _ => exact = None,

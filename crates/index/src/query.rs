@@ -6,9 +6,9 @@
 use std::{fmt::Display, str::FromStr};
 
 /// Most cells of a raster.
-pub const MOST_CELLS: u64 = 1 << 23;
-const MOST_SIDE: u32 = 1 << 14;
-const MOST_MAP_CELLS: u32 = 1 << 20;
+pub const MAX_CELLS: u64 = 1 << 23;
+const MAX_SIDE: u32 = 1 << 14;
+const MAX_MAP_CELLS: u32 = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowKind {
@@ -157,7 +157,7 @@ impl HeatmapQuery {
                 ],
             )?,
             window: TokenWindow::from_pairs(pairs)?,
-            columns: size(pairs, "columns", 512, MOST_SIDE)?,
+            columns: size(pairs, "columns", 512, MAX_SIDE)?,
         })
     }
 }
@@ -169,11 +169,11 @@ impl OffsetsQuery {
             t1: optional(pairs, "t1")?,
             o0: optional(pairs, "o0")?,
             o1: optional(pairs, "o1")?,
-            w: size(pairs, "w", 800, MOST_SIDE)?,
-            h: size(pairs, "h", 400, MOST_SIDE)?,
+            w: size(pairs, "w", 800, MAX_SIDE)?,
+            h: size(pairs, "h", 400, MAX_SIDE)?,
         };
-        if u64::from(query.w) * u64::from(query.h) > MOST_CELLS {
-            return Err(format!("w×h: at most {MOST_CELLS} cells; ask for fewer"));
+        if u64::from(query.w) * u64::from(query.h) > MAX_CELLS {
+            return Err(format!("w×h: at most {MAX_CELLS} cells; ask for fewer"));
         }
         Ok(query)
     }
@@ -184,7 +184,7 @@ impl NodesQuery {
         Ok(NodesQuery {
             t0: optional(pairs, "t0")?,
             t1: optional(pairs, "t1")?,
-            w: size(pairs, "w", 800, MOST_SIDE)?,
+            w: size(pairs, "w", 800, MAX_SIDE)?,
         })
     }
 }
@@ -192,7 +192,7 @@ impl NodesQuery {
 impl MapQuery {
     pub fn from_pairs(pairs: Pairs) -> Result<MapQuery, String> {
         Ok(MapQuery {
-            cells: size(pairs, "cells", 4096, MOST_MAP_CELLS)?,
+            cells: size(pairs, "cells", 4096, MAX_MAP_CELLS)?,
             metric: one_of(
                 pairs,
                 "metric",
@@ -236,7 +236,7 @@ impl KernelMapQuery {
     pub fn from_pairs(pairs: Pairs) -> Result<KernelMapQuery, String> {
         let metrics = KernelMetric::ALL.map(|metric| (metric.name(), metric));
         Ok(KernelMapQuery {
-            cells: size(pairs, "cells", 4096, MOST_MAP_CELLS)?,
+            cells: size(pairs, "cells", 4096, MAX_MAP_CELLS)?,
             metric: one_of(pairs, "metric", &metrics)?,
             at: optional(pairs, "at")?,
         })

@@ -27,7 +27,7 @@ pub const READ_LATENCY_SECONDS: f64 = 0.3e-3;
 const MEMORY_BYTES_PER_SECOND: f64 = 30e9;
 
 /// A plan that predicts less than this over stock is not worth its trouble.
-const LEAST_GAIN: f64 = 1.05;
+const MIN_GAIN: f64 = 1.05;
 
 /// What a token's time depends on besides the choice.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -243,7 +243,7 @@ pub fn why_not(
     if let (Some(ours), Some(stock)) = (
         predicted.tokens_per_second,
         predicted.stock.tokens_per_second,
-    ) && ours < stock * LEAST_GAIN
+    ) && ours < stock * MIN_GAIN
     {
         return because(format!(
             "it would give {} tokens a second, and {} come without a plan",

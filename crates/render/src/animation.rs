@@ -93,7 +93,7 @@ impl Frame {
 }
 
 /// Most frames that an evaluation is divided into.
-const MOST_OF_EVAL: u32 = 10;
+const MAX_OF_EVAL: u32 = 10;
 /// The last picture stays for a while before the loop begins again.
 const STILL_FRAMES: u32 = 12;
 
@@ -139,7 +139,7 @@ pub fn frames<'a>(index: &'a RunIndex, options: &Options) -> Result<Frames<'a>, 
     let budget = options.most_frames.saturating_sub(STILL_FRAMES).max(1);
     let every = evals.len().div_ceil(budget as usize);
     let evals: Vec<EvalBrief> = evals.into_iter().step_by(every).collect();
-    let of_eval = (budget / evals.len() as u32).clamp(1, MOST_OF_EVAL);
+    let of_eval = (budget / evals.len() as u32).clamp(1, MAX_OF_EVAL);
     Ok(Frames {
         index,
         scene: Scene::new(index, &info, options.width_px),

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Token texts that an evaluation's args show; a prompt can have thousands.
-const MOST_TOKENS_SHOWN: usize = 32;
+const MAX_TOKENS_SHOWN: usize = 32;
 
 const EVALUATIONS: u32 = 1;
 const NODES: u32 = 2;
@@ -143,10 +143,10 @@ impl Timeline<'_> {
         let e = seen.evaluation;
         let ids = seen.token_ids();
         let mut text = String::new();
-        for id in ids.iter().take(MOST_TOKENS_SHOWN) {
+        for id in ids.iter().take(MAX_TOKENS_SHOWN) {
             text.push_str(&seen.token_text(*id).unwrap_or("\u{fffd}".into()));
         }
-        if ids.len() > MOST_TOKENS_SHOWN {
+        if ids.len() > MAX_TOKENS_SHOWN {
             text.push('…');
         }
         let nanos = e.end_nanos.saturating_sub(e.begin_nanos);

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Rows of each table; `report --json` and `tensorscope sql` have the rest.
-const MOST_ROWS: usize = 10;
+const MAX_ROWS: usize = 10;
 
 /// The section of the report, from its heading to its last table.
 pub fn text(results: &UnderneathResults) -> String {
@@ -216,7 +216,7 @@ fn owners(out: &mut String, title: &str, sums: &[&OwnerSum], has_reads: bool) {
     }
     let rows: Vec<Vec<String>> = sums
         .iter()
-        .take(MOST_ROWS)
+        .take(MAX_ROWS)
         .map(|sum| {
             let mut row = vec![plain(&sum.name), amount(sum.size_bytes)];
             if has_reads {
@@ -262,7 +262,7 @@ fn nodes(out: &mut String, stall: &StallResults) {
     ];
     let mut rows: Vec<Vec<String>> = worth
         .iter()
-        .take(MOST_ROWS)
+        .take(MAX_ROWS)
         .map(|node| {
             let mut row = vec![node.phase.clone(), plain(&node.op), layer_name(node.layer)];
             row.extend(stall_cells(&node.sum));
@@ -295,10 +295,10 @@ fn stall_cells(sum: &analysis::underneath::stall::StallSum) -> Vec<String> {
 
 /// Columns of text on the left, of numbers on the right.
 fn table(out: &mut String, title: &str, heads: &[&str], rows: &[Vec<String>], all: usize) {
-    let _ = match all > MOST_ROWS {
+    let _ = match all > MAX_ROWS {
         true => writeln!(
             out,
-            "\n{title} (the first {MOST_ROWS} of {})",
+            "\n{title} (the first {MAX_ROWS} of {})",
             grouped(all as u64)
         ),
         false => writeln!(out, "\n{title}"),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Longer answers are cut.
-pub const MOST_SQL_ROWS: usize = 1000;
+pub const MAX_SQL_ROWS: usize = 1000;
 
 /// About one run.
 pub trait Answers: Send + Sync {
@@ -18,7 +18,7 @@ pub trait Answers: Send + Sync {
     /// the server asks once, and again only after a live run grew.
     fn results(&self) -> Result<Arc<Value>, String>;
 
-    /// At most [`MOST_SQL_ROWS`] rows.
+    /// At most [`MAX_SQL_ROWS`] rows.
     fn sql(&self, query: &str) -> Result<SqlAnswer, String>;
 }
 

@@ -38,9 +38,9 @@ mod token;
 pub mod viewer;
 mod views;
 
-pub use answers::{Answers, Comparisons, MOST_SQL_ROWS, SqlAnswer, SqlColumn};
+pub use answers::{Answers, Comparisons, MAX_SQL_ROWS, SqlAnswer, SqlColumn};
 pub use assets::Page;
 pub use error::ServerError;
-pub use routes::MOST_SQL_BYTES;
+pub use routes::MAX_SQL_BYTES;
 pub use serve::{Options, Server, Shutdown};
 pub use viewer::{ViewedRun, Viewer};

@@ -9,15 +9,15 @@ use index::Filter;
 use crate::reply::Refusal;
 
 /// Cells of a raster along one side.
-pub const MOST_CELLS_A_SIDE: u64 = 8192;
+pub const MAX_CELLS_A_SIDE: u64 = 8192;
 /// Cells of a raster in all: 16 MB of values.
-pub const MOST_CELLS: u64 = 4 << 20;
+pub const MAX_CELLS: u64 = 4 << 20;
 /// Cells of the file map, which has one side only: as many as crate `index`
 /// gives. The map shows fine cells by asking for many, so it needs more than
 /// a screen holds.
-pub const MOST_MAP_CELLS: u64 = 1 << 20;
+pub const MAX_MAP_CELLS: u64 = 1 << 20;
 /// Whole numbers that a JavaScript number holds exactly.
-const MOST_EXACT: u64 = 1 << 53;
+const MAX_EXACT: u64 = 1 << 53;
 
 /// Keys of the filter bar: allowed everywhere, as the page sends them with every
 /// request about a run.
@@ -96,15 +96,15 @@ impl Parameters {
     }
 
     /// Cells of a raster along these sides, which must all be given: 1 to
-    /// [`MOST_CELLS_A_SIDE`] each ([`MOST_MAP_CELLS`] of the file map), and not
+    /// [`MAX_CELLS_A_SIDE`] each ([`MAX_MAP_CELLS`] of the file map), and not
     /// too many in all.
     pub fn check_cells(&self, sides: &[&str]) -> Result<(), Refusal> {
         let mut area = 1u64;
         for side in sides {
             let cells = self.required(side)?;
             let most = match *side {
-                "cells" => MOST_MAP_CELLS,
-                _ => MOST_CELLS_A_SIDE,
+                "cells" => MAX_MAP_CELLS,
+                _ => MAX_CELLS_A_SIDE,
             };
             if cells == 0 || cells > most {
                 return Err(bad(format!(
@@ -113,9 +113,9 @@ impl Parameters {
             }
             area = area.saturating_mul(cells);
         }
-        if area > MOST_CELLS {
+        if area > MAX_CELLS {
             return Err(bad(format!(
-                "{area} cells are too many; ask for at most {MOST_CELLS} in all"
+                "{area} cells are too many; ask for at most {MAX_CELLS} in all"
             )));
         }
         Ok(())
@@ -131,7 +131,7 @@ pub(crate) fn bad(sentence: String) -> Refusal {
 pub(crate) fn number(key: &str, text: &str) -> Result<u64, Refusal> {
     let is_digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u64>() {
-        Ok(value) if is_digits && value <= MOST_EXACT => Ok(value),
+        Ok(value) if is_digits && value <= MAX_EXACT => Ok(value),
         _ => Err(bad(format!(
             "{key}: {} is no whole number from 0 to 2^53; give digits only",
             quoted(text)
@@ -203,9 +203,9 @@ mod tests {
 
     #[test]
     fn the_file_map_may_have_as_many_cells_as_the_index_gives() {
-        let most = MOST_MAP_CELLS.to_string();
+        let most = MAX_MAP_CELLS.to_string();
         assert!(index::MapQuery::from_pairs(&[("cells", &most)]).is_ok());
-        let more = (MOST_MAP_CELLS + 1).to_string();
+        let more = (MAX_MAP_CELLS + 1).to_string();
         assert!(index::MapQuery::from_pairs(&[("cells", &more)]).is_err());
         let check = |query: &str| {
             let read = Parameters::read(query, &["cells"]).unwrap();

@@ -24,7 +24,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use crate::{
-    answers::MOST_SQL_ROWS,
+    answers::MAX_SQL_ROWS,
     assets::Page,
     guard::{self, Guard, not_found},
     parameters::{Parameters, number, quoted},
@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Longest query.
-pub const MOST_SQL_BYTES: usize = 64 << 10;
+pub const MAX_SQL_BYTES: usize = 64 << 10;
 
 type Answer = Result<Reply, Refusal>;
 
@@ -57,7 +57,7 @@ pub(crate) fn router(host: Arc<Host>, page: Page, guard: Guard) -> Router {
         .route(&format!("{root}/api/{{run}}/sql"), post(sql))
         .route(&format!("{root}/api/{{run}}/{{view}}"), get(view))
         .fallback(|| async { not_found() })
-        .layer(DefaultBodyLimit::max(MOST_SQL_BYTES))
+        .layer(DefaultBodyLimit::max(MAX_SQL_BYTES))
         .layer(middleware::from_fn_with_state(guard, guard::check))
         .with_state(host)
 }
@@ -114,7 +114,7 @@ async fn sql(
     let body = body.map_err(|rejection| {
         if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
             Refusal::TooLong(format!(
-                "the query is longer than {MOST_SQL_BYTES} bytes; shorten it"
+                "the query is longer than {MAX_SQL_BYTES} bytes; shorten it"
             ))
         } else {
             Refusal::BadInput("the query did not arrive; send it again".to_owned())
@@ -125,8 +125,8 @@ async fn sql(
     host.work(Pace::Query, move || {
         let start = Instant::now();
         let mut answer = run.answers.sql(&text).map_err(Refusal::BadInput)?;
-        answer.is_cut |= answer.rows.len() > MOST_SQL_ROWS;
-        answer.rows.truncate(MOST_SQL_ROWS);
+        answer.is_cut |= answer.rows.len() > MAX_SQL_ROWS;
+        answer.rows.truncate(MAX_SQL_ROWS);
         Reply::json(&json!({
             "columns": answer.columns,
             "rows": answer.rows,

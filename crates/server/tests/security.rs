@@ -193,7 +193,7 @@ fn a_query_longer_than_the_limit_is_refused() {
     let (server, _folder) = served();
     let header = [("x-tensorscope", "1")];
     let mut query = b"SELECT '".to_vec();
-    query.resize(server::MOST_SQL_BYTES, b'x');
+    query.resize(server::MAX_SQL_BYTES, b'x');
     assert_eq!(server.post_sql(&header, &query).status, 200);
     query.push(b'x');
     let reply = server.post_sql(&header, &query);

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use store::{
-    Session, StoreError, output::MOST_TABLE_ROWS, schema::TABLES, views::VIEWS, write_query,
+    Session, StoreError, output::MAX_TABLE_ROWS, schema::TABLES, views::VIEWS, write_query,
 };
 
 use terminal::runs::open_run;
@@ -102,7 +102,7 @@ fn answer(session: &Session, props: &Props, out: &mut (dyn Write + Send)) -> any
     match write_query(session, &props.query, props.format, out) {
         Ok(written) if written.is_cut => {
             eprintln!(
-                "tensorscope: only the first {MOST_TABLE_ROWS} rows are shown; `--format csv` gives all"
+                "tensorscope: only the first {MAX_TABLE_ROWS} rows are shown; `--format csv` gives all"
             );
         }
         Ok(_) => {}

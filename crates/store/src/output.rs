@@ -31,11 +31,11 @@ use crate::{
 };
 
 /// A table for people ends here; the other formats give everything.
-pub const MOST_TABLE_ROWS: usize = 1000;
+pub const MAX_TABLE_ROWS: usize = 1000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Lines and columns, at most [`MOST_TABLE_ROWS`].
+    /// Lines and columns, at most [`MAX_TABLE_ROWS`].
     Table,
     Csv,
     /// One object a line.
@@ -78,7 +78,7 @@ pub fn write_query(
     sink.finish(&schema, out)?;
     out.flush()?;
     if written.is_cut {
-        written.rows = MOST_TABLE_ROWS as u64;
+        written.rows = MAX_TABLE_ROWS as u64;
     }
     Ok(written)
 }
@@ -178,7 +178,7 @@ impl Sink {
         match self {
             Sink::Table(batches) => {
                 let shown: usize = batches.iter().map(RecordBatch::num_rows).sum();
-                let left = MOST_TABLE_ROWS - shown;
+                let left = MAX_TABLE_ROWS - shown;
                 let is_cut = batch.num_rows() > left;
                 batches.push(batch.slice(0, batch.num_rows().min(left)));
                 Ok(if is_cut { Flow::Enough } else { Flow::More })

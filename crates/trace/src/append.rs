@@ -45,7 +45,7 @@ pub const SEGMENT_BYTES: usize = 4 << 20;
 /// Segments kept ready beyond the current one.
 pub const SEGMENTS_AHEAD: usize = 2;
 /// Most segments that are ever kept ready: the largest record is 1 GiB.
-const MOST_SEGMENTS_AHEAD: usize = 256;
+const MAX_SEGMENTS_AHEAD: usize = 256;
 /// How long a record larger than everything that is normally kept ready may wait
 /// for more segments. Only prompts of many thousand tokens on models of many
 /// experts are that large; an ordinary record never waits.
@@ -105,8 +105,8 @@ impl Log {
         segment_bytes: usize,
     ) -> io::Result<(Log, Appender)> {
         let first = Segment::create(log_directory, stream, 0, 0, segment_bytes)?;
-        let (ready_in, ready) = queue(MOST_SEGMENTS_AHEAD);
-        let (retired, retired_out) = queue(MOST_SEGMENTS_AHEAD);
+        let (ready_in, ready) = queue(MAX_SEGMENTS_AHEAD);
+        let (retired, retired_out) = queue(MAX_SEGMENTS_AHEAD);
         let shared = Arc::new(Shared {
             status,
             stop: AtomicBool::new(false),
@@ -319,7 +319,7 @@ impl Appender {
     fn wait_for(&mut self, words: usize) -> bool {
         let needed = words.div_ceil(self.segment_words());
         if needed <= SEGMENTS_AHEAD
-            || needed > MOST_SEGMENTS_AHEAD
+            || needed > MAX_SEGMENTS_AHEAD
             || self.shared.status.get().state != State::Recording
         {
             return false;

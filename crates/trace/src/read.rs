@@ -32,7 +32,7 @@ use crate::{
 
 /// Most elements of one captured array: a batch of 65,536 tokens times 4,096 rows
 /// of a transposed V cache. Bounds what a damaged template makes us allocate.
-const MOST_CAPTURE_ELEMENTS: u64 = 1 << 28;
+const MAX_CAPTURE_ELEMENTS: u64 = 1 << 28;
 
 /// Why a log cannot be read at all, or not further.
 #[derive(Debug, thiserror::Error)]
@@ -251,7 +251,7 @@ impl Definitions {
                 .count
                 .iter()
                 .try_fold(1u64, |a, &n| a.checked_mul(n));
-            let size_is_sane = size.is_some_and(|n| n <= MOST_CAPTURE_ELEMENTS);
+            let size_is_sane = size.is_some_and(|n| n <= MAX_CAPTURE_ELEMENTS);
             if !step_exists
                 || !pair_exists
                 || !size_is_sane

@@ -8,7 +8,7 @@
 
 /// Past this many runs, repetitions that overlap each other are no longer sorted
 /// out: see [`Strided::bytes`].
-const MOST_SORTED_RUNS: u64 = 1 << 20;
+const MAX_SORTED_RUNS: u64 = 1 << 20;
 
 /// `run_bytes` contiguous bytes, repeated along up to four strided dimensions.
 ///
@@ -155,7 +155,7 @@ impl Strided {
             .dims
             .iter()
             .fold(1u64, |runs, &(count, _)| runs.saturating_mul(count));
-        if nested || runs > MOST_SORTED_RUNS {
+        if nested || runs > MAX_SORTED_RUNS {
             return None;
         }
         let mut runs = Vec::with_capacity(runs as usize);

@@ -7,7 +7,7 @@ use crate::findings::text::bytes as human;
 
 /// A gain below this share of the page cache's bytes or time is none: repeats of
 /// one measurement differ by as much.
-const LEAST_GAIN: f64 = 0.05;
+const MIN_GAIN: f64 = 0.05;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -72,7 +72,7 @@ pub(super) fn judge(case: &Case) -> Verdict {
             millis(stock_nanos),
             millis(resident),
         );
-        return if gain(nanos, stock_nanos) < LEAST_GAIN {
+        return if gain(nanos, stock_nanos) < MIN_GAIN {
             Verdict::no(format!("would not help: {times}"))
         } else {
             Verdict {
@@ -81,7 +81,7 @@ pub(super) fn judge(case: &Case) -> Verdict {
             }
         };
     }
-    if gain(case.bytes, case.stock_bytes) < LEAST_GAIN {
+    if gain(case.bytes, case.stock_bytes) < MIN_GAIN {
         return Verdict::no(format!(
             "would not help: reads {ours} per token, the page cache {stock}"
         ));

@@ -22,10 +22,10 @@ use crate::error::AnalysisError;
 const SMALL_ROW_BYTES: u64 = 64;
 
 /// Longer index ranges than any vocabulary get no table.
-const MOST_TABLE_ROWS: u64 = 1 << 24;
+const MAX_TABLE_ROWS: u64 = 1 << 24;
 
 /// Most accesses that a sequence numbers; the last value stays free as "none".
-const MOST_ACCESSES: usize = u32::MAX as usize - 1;
+const MAX_ACCESSES: usize = u32::MAX as usize - 1;
 
 /// Builds a [`Sequence`] from evaluations in execution order.
 #[derive(Default)]
@@ -84,10 +84,10 @@ impl SequenceBuilder {
             programs[number] = Some(program);
         }
         let end = self.sequence.accesses.len();
-        if end > MOST_ACCESSES {
+        if end > MAX_ACCESSES {
             self.sequence.accesses.truncate(first_access);
             return Err(AnalysisError::TooManyAccesses {
-                most: MOST_ACCESSES as u64,
+                most: MAX_ACCESSES as u64,
             });
         }
         let tokens = evaluation.first_of(template, CaptureKind::Tokens).len();
@@ -320,7 +320,7 @@ impl Program {
                         let sliced = (capture.kind == CaptureKind::ExpertIds)
                             .then_some((indexed.bound, indexed.stride));
                         let units = table.units_of(definitions, access.tensor, sliced);
-                        let is_plain = indexed.bound <= MOST_TABLE_ROWS
+                        let is_plain = indexed.bound <= MAX_TABLE_ROWS
                             && (indexed.order == IndexOrder::DistinctAscending
                                 || (indexed.count[1..] == [1, 1]
                                     && (indexed.unit.run_bytes >= SMALL_ROW_BYTES

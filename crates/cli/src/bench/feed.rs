@@ -39,7 +39,7 @@ use self::{
 };
 use terminal::create_new;
 
-use crate::{engine_args::MOST_THREADS, signals};
+use crate::{engine_args::MAX_THREADS, signals};
 
 /// Pixels per unit of a plot: 300 dots an inch at the width of a page.
 const PNG_SCALE: f32 = 3.0;
@@ -93,7 +93,7 @@ pub struct Args {
     tokens: Option<u32>,
 
     /// Threads [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS))]
     threads: Option<u16>,
 
     /// How experts are chosen: uniform, zipf:EXPONENT, sticky:SHARE, or router [default:

@@ -122,7 +122,7 @@ pub enum Memory {
 }
 
 /// With less nothing runs.
-const LEAST_BYTES: u64 = 64 << 20;
+const MIN_BYTES: u64 = 64 << 20;
 
 impl Memory {
     pub fn of(self, model_bytes: u64) -> anyhow::Result<u64> {
@@ -130,7 +130,7 @@ impl Memory {
             Memory::Bytes(bytes) => bytes,
             Memory::Percent(percent) => (model_bytes as f64 * percent / 100.0) as u64,
         };
-        if bytes < LEAST_BYTES {
+        if bytes < MIN_BYTES {
             bail!(
                 "--memory: {bytes} bytes are less than the program itself needs; give at least 64M"
             );

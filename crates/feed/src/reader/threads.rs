@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use super::{RawRead, Waiting};
 
 /// More threads than this gain nothing: each keeps a read in flight.
-const MOST_THREADS: u32 = 16;
+const MAX_THREADS: u32 = 16;
 
 pub struct Threads {
     shared: Arc<Shared>,
@@ -42,7 +42,7 @@ impl Threads {
             shared: shared.clone(),
             threads: Vec::new(),
         };
-        for _ in 0..depth.clamp(1, MOST_THREADS) {
+        for _ in 0..depth.clamp(1, MAX_THREADS) {
             let shared = shared.clone();
             let builder = std::thread::Builder::new()
                 .name("tensorscope-read".into())

@@ -8,7 +8,7 @@ use crate::facts;
 
 /// Alignment is known only where the plan is carried out: sizes are checked with the
 /// least there is, which no plan can be below.
-const LEAST_ALIGNMENT_BYTES: u64 = 1;
+const MIN_ALIGNMENT_BYTES: u64 = 1;
 
 pub(super) fn check(plan: &Plan, model: &gguf::Model) -> Result<(), PlanError> {
     if plan.format != FORMAT {
@@ -142,7 +142,7 @@ fn check_experts(plan: &Plan, weights: &HashMap<String, Weight>) -> Result<(), P
         return wrong("experts", "missing, but there are tensors in sliced");
     };
     let all: Vec<usize> = (0..sliced.len()).collect();
-    let layers = layers_of(&sliced, &all, LEAST_ALIGNMENT_BYTES);
+    let layers = layers_of(&sliced, &all, MIN_ALIGNMENT_BYTES);
     if experts.pools == 0 || experts.pools as usize > layers.len() {
         let reason = format!("{} for {} layers", experts.pools, layers.len());
         return wrong("experts.pools", reason);
@@ -201,7 +201,7 @@ pub(super) fn suggestion(nearest: &Option<String>) -> String {
 }
 
 fn superset(bytes: u64) -> u64 {
-    superset_bytes(bytes, LEAST_ALIGNMENT_BYTES)
+    superset_bytes(bytes, MIN_ALIGNMENT_BYTES)
 }
 
 fn wrong(field: &'static str, reason: impl Into<String>) -> Result<(), PlanError> {

@@ -107,13 +107,13 @@ pub struct Letters {
 }
 
 /// Texts that change all the time would fill the memory.
-const MOST_KNOWN: usize = 256;
+const MAX_KNOWN: usize = 256;
 
 impl Letters {
     /// A line of text; its baseline is at three quarters of the height.
     pub fn mask(&mut self, text: &str, size_px: f32) -> &Mask {
         let key = (text.to_owned(), size_px.to_bits());
-        if self.known.len() >= MOST_KNOWN && !self.known.contains_key(&key) {
+        if self.known.len() >= MAX_KNOWN && !self.known.contains_key(&key) {
             self.known.clear();
         }
         self.known.entry(key).or_insert_with(|| draw(text, size_px))

@@ -6,7 +6,7 @@ use super::{figures, findings, tables};
 use crate::plots::{Plot, ReportInput, Section};
 
 /// Rows of a table in text: who reads it here wants the top.
-const MOST_ROWS: usize = 40;
+const MAX_ROWS: usize = 40;
 
 /// The report; `link` gives the path of a plot's file, as seen from the text.
 pub fn markdown(input: &ReportInput, plots: &[Plot], link: &dyn Fn(&Plot) -> String) -> String {
@@ -69,12 +69,12 @@ pub fn markdown(input: &ReportInput, plots: &[Plot], link: &dyn Fn(&Plot) -> Str
             .map(|column| if column < table.words { "---" } else { "---:" })
             .collect();
         let _ = writeln!(out, "|{}|", rules.join("|"));
-        for row in table.rows.iter().take(MOST_ROWS) {
+        for row in table.rows.iter().take(MAX_ROWS) {
             let cells: Vec<String> = row.iter().map(|cell| plain(&cell.text)).collect();
             let _ = writeln!(out, "| {} |", cells.join(" | "));
         }
-        if table.rows.len() > MOST_ROWS {
-            let _ = writeln!(out, "\nThe first {MOST_ROWS} of {}.", table.rows.len());
+        if table.rows.len() > MAX_ROWS {
+            let _ = writeln!(out, "\nThe first {MAX_ROWS} of {}.", table.rows.len());
         }
     }
     out

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Rows of the longest table; who wants more wants `tensorscope sql`.
-const MOST_ROWS: usize = 400;
+const MAX_ROWS: usize = 400;
 
 pub(super) struct Table {
     pub id: &'static str,
@@ -160,7 +160,7 @@ fn tensors(summary: &Summary) -> Table {
     let mut tensors: Vec<_> = summary.by_tensor.iter().collect();
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.bytes));
     let all = tensors.len();
-    let rows = tensors.iter().take(MOST_ROWS).map(|tensor| {
+    let rows = tensors.iter().take(MAX_ROWS).map(|tensor| {
         vec![
             Cell::word(tensor.name.as_str()),
             Cell::word(tensor.component),
@@ -177,10 +177,10 @@ fn tensors(summary: &Summary) -> Table {
         ]
     });
     let mut note = "“each byte”: bytes read over the tensor’s size.".to_owned();
-    if all > MOST_ROWS {
+    if all > MAX_ROWS {
         let _ = write!(
             note,
-            " The {MOST_ROWS} with most bytes of {}; `tensorscope sql` has all of them.",
+            " The {MAX_ROWS} with most bytes of {}; `tensorscope sql` has all of them.",
             grouped(all as u64)
         );
     }
@@ -246,7 +246,7 @@ fn reads(results: &UnderneathResults) -> Table {
     let touched = most
         .iter()
         .filter(|sum| sum.read_bytes > 0 || sum.major_faults + sum.minor_faults > 0);
-    let rows = touched.take(MOST_ROWS).map(|sum| {
+    let rows = touched.take(MAX_ROWS).map(|sum| {
         vec![
             Cell::word(sum.name.as_str()),
             Cell::of(Unit::Bytes, sum.size_bytes as f64),

@@ -26,7 +26,7 @@ pub enum PictureError {
 }
 
 /// Larger pictures are mistakes, and their memory would be gone.
-const MOST_PIXELS: f32 = 100e6;
+const MAX_PIXELS: f32 = 100e6;
 
 static FONTS: LazyLock<Arc<fontdb::Database>> = LazyLock::new(|| {
     let mut fonts = fontdb::Database::new();
@@ -65,7 +65,7 @@ pub(crate) fn draw(svg: &str, scale: f32) -> Result<tiny_skia::Pixmap, PictureEr
         height_px,
     };
     // Not a number is too large as well.
-    if (width_px * height_px).partial_cmp(&MOST_PIXELS) != Some(Ordering::Less) {
+    if (width_px * height_px).partial_cmp(&MAX_PIXELS) != Some(Ordering::Less) {
         return Err(too_large());
     }
     let mut pixels = tiny_skia::Pixmap::new(width_px.ceil() as u32, height_px.ceil() as u32)

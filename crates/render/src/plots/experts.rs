@@ -20,9 +20,9 @@ use crate::plot::{
 };
 
 /// Rows of one picture; further layers are left out evenly.
-const MOST_ROWS: usize = 1024;
+const MAX_ROWS: usize = 1024;
 /// Matrices of one picture, and in one row of it.
-const MOST_PANELS: usize = 12;
+const MAX_PANELS: usize = 12;
 const PANELS_ACROSS: usize = 4;
 
 pub fn plots(index: &RunIndex, facts: &Facts, caches: Option<&Caches>) -> Vec<Plot> {
@@ -58,7 +58,7 @@ fn by_token(index: &RunIndex) -> Option<Plot> {
     layers.sort_unstable();
     layers.dedup();
     let of_layer = rows.len() / layers.len().max(1);
-    let every = evenly(layers.len(), MOST_ROWS / of_layer.max(1));
+    let every = evenly(layers.len(), MAX_ROWS / of_layer.max(1));
     let shown: Vec<u32> = layers.iter().copied().step_by(every).collect();
     let columns = found.header.columns as usize;
     let kept: Vec<usize> = (0..rows.len())
@@ -165,7 +165,7 @@ fn temperature(facts: &Facts) -> Option<Plot> {
 
 /// A small matrix of experts against experts for each layer.
 fn together(layers: &[LayerExperts]) -> Option<Plot> {
-    let every = evenly(layers.len(), MOST_PANELS);
+    let every = evenly(layers.len(), MAX_PANELS);
     let shown: Vec<&LayerExperts> = layers
         .iter()
         .step_by(every)

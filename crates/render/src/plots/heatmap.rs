@@ -10,7 +10,7 @@ use crate::plot::{
 };
 
 /// More tokens than this have numbers along the axis instead of their texts.
-const MOST_TEXTS: usize = 72;
+const MAX_TEXTS: usize = 72;
 
 /// A heatmap over tokens.
 pub struct TokenMap<'a> {
@@ -59,7 +59,7 @@ fn axis(index: &RunIndex, edges: &[u64], columns: usize) -> Axis {
         _ => (0, 0),
     };
     let is_one_each = end - first == columns as u64;
-    if is_one_each && columns <= MOST_TEXTS && columns > 0 {
+    if is_one_each && columns <= MAX_TEXTS && columns > 0 {
         let window = TokenWindow {
             from: Some(first),
             to: Some(end - 1),

@@ -15,7 +15,7 @@ use crate::plot::{
 /// Most columns of a heatmap: more than a printed page can show.
 pub(super) const COLUMNS: u32 = 640;
 /// Most cells of one picture, for the size of the page.
-const MOST_CELLS: usize = 320_000;
+const MAX_CELLS: usize = 320_000;
 
 pub fn plots(index: &RunIndex) -> Vec<Plot> {
     [
@@ -114,7 +114,7 @@ fn by_layer(index: &RunIndex, metric: HeatmapMetric) -> Option<Plot> {
 
 fn by_tensor(index: &RunIndex) -> Option<Plot> {
     let tensors = index.info().tensors.len().max(1);
-    let columns = (MOST_CELLS / tensors).clamp(1, COLUMNS as usize) as u32;
+    let columns = (MAX_CELLS / tensors).clamp(1, COLUMNS as usize) as u32;
     let found = heatmap(
         index,
         RowKind::Tensor,

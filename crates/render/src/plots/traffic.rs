@@ -13,10 +13,10 @@ use crate::plot::{
 };
 
 /// Bars of a ranking.
-const MOST_BARS: usize = 24;
+const MAX_BARS: usize = 24;
 const COLUMNS_HEIGHT_PX: f64 = 300.0;
 /// Names along an axis of layers.
-const MOST_NAMES: usize = 24;
+const MAX_NAMES: usize = 24;
 
 pub fn plots(facts: &Facts) -> Vec<Plot> {
     [
@@ -79,10 +79,7 @@ fn hottest(facts: &Facts) -> Option<Plot> {
         .order
         .iter()
         .filter_map(|unit| facts.hot.units.get(*unit as usize));
-    let units: Vec<_> = units
-        .filter(|unit| unit.bytes > 0)
-        .take(MOST_BARS)
-        .collect();
+    let units: Vec<_> = units.filter(|unit| unit.bytes > 0).take(MAX_BARS).collect();
     if units.is_empty() {
         return None;
     }
@@ -224,7 +221,7 @@ fn layers(
         .map(|(at, (_, layer))| (at as f64 + 0.5, layer_name(*layer)));
     let max = list.iter().map(Bar::sum).fold(0.0, f64::max);
     let x = Axis::new("layer", Unit::Plain, 0.0, list.len() as f64)
-        .with_ticks(Ticks::Named(thinned(names.collect(), MOST_NAMES)));
+        .with_ticks(Ticks::Named(thinned(names.collect(), MAX_NAMES)));
     let y = Axis::new(label, unit, 0.0, max);
     Some(Plot {
         id: id.to_owned(),
@@ -249,7 +246,7 @@ fn ops(facts: &Facts) -> Option<Plot> {
     }
     let mut ordered: Vec<_> = sums.into_iter().collect();
     ordered.sort_by_key(|(_, (_, nanos, _))| std::cmp::Reverse(*nanos));
-    ordered.truncate(MOST_BARS);
+    ordered.truncate(MAX_BARS);
     let list: Vec<Bar> = ordered
         .iter()
         .map(|(op, (executions, nanos, parts))| Bar {

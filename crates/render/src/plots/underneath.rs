@@ -20,7 +20,7 @@ use crate::plot::{
 const HEIGHT_PX: f64 = 300.0;
 const PICTURE_PX: f64 = 400.0;
 /// Names along an axis of layers.
-const MOST_NAMES: usize = 24;
+const MAX_NAMES: usize = 24;
 
 pub fn plots(results: &UnderneathResults) -> Vec<Plot> {
     let picture = results.picture.as_ref();
@@ -81,7 +81,7 @@ fn reread_by_layer(results: &UnderneathResults) -> Option<Plot> {
         .map(|(at, sum)| (at as f64 + 0.5, layer_name(sum.layer)));
     let max = list.iter().map(Bar::sum).fold(0.0, f64::max);
     let x = Axis::new("layer", Unit::Plain, 0.0, list.len() as f64)
-        .with_ticks(Ticks::Named(thinned(ticks.collect(), MOST_NAMES)));
+        .with_ticks(Ticks::Named(thinned(ticks.collect(), MAX_NAMES)));
     let y = Axis::new("times its size", Unit::Plain, 0.0, max * 1.05);
     let title = "Read again, by layer";
     let caption = format!(

@@ -34,11 +34,11 @@ const SWEEP_TOKENS: u32 = 4;
 /// How long the disk is measured between two runs.
 const DISK_TIME: Duration = Duration::from_millis(300);
 /// After a run that was fed it is measured for as long as that run read, within this.
-const MOST_DISK_TIME: Duration = Duration::from_secs(10);
+const MAX_DISK_TIME: Duration = Duration::from_secs(10);
 /// A plan leaves this free: no two runs need the same to the byte.
 const PLAN_SLACK_BYTES: u64 = 1 << 20;
 /// With less nothing runs.
-const LEAST_LIMIT_BYTES: u64 = 64 << 20;
+const MIN_LIMIT_BYTES: u64 = 64 << 20;
 
 pub struct Session<'a> {
     args: &'a Args,
@@ -72,7 +72,7 @@ fn reading_time(report: &Report) -> Duration {
     let seconds = prompt.max(0.0) + report.token_seconds.iter().sum::<f64>();
     Duration::try_from_secs_f64(seconds)
         .unwrap_or(DISK_TIME)
-        .clamp(DISK_TIME, MOST_DISK_TIME)
+        .clamp(DISK_TIME, MAX_DISK_TIME)
 }
 
 impl<'a> Session<'a> {
@@ -156,10 +156,10 @@ impl<'a> Session<'a> {
         let mut limits: Vec<(Budget, u64)> = Vec::new();
         for &budget in &self.args.memory {
             let limit = budget.limit_bytes(self.weight_bytes, self.other_bytes);
-            if limit < LEAST_LIMIT_BYTES.max(self.other_bytes) {
+            if limit < MIN_LIMIT_BYTES.max(self.other_bytes) {
                 bail!(
                     "--memory {budget}: a run needs {} besides weights",
-                    HumanBytes(self.other_bytes.max(LEAST_LIMIT_BYTES))
+                    HumanBytes(self.other_bytes.max(MIN_LIMIT_BYTES))
                 );
             }
             if !limits.iter().any(|known| known.1 == limit) {
