@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use reader::prepared::check_region;
 use trace::{
     expand::is_merged,
     read::{Definitions, Evaluation},
@@ -13,8 +14,6 @@ use crate::{blocks::Blocks, catalog::Catalog};
 
 /// Expert ids are kept in 16 bits; this one means "none".
 pub const NO_EXPERT: u16 = u16::MAX;
-/// Larger iteration spaces are damage: a batch of 65,536 tokens times 4,096 rows.
-const MAX_ELEMENTS: u64 = 1 << 28;
 
 /// One step of a template.
 #[derive(Debug)]
@@ -208,7 +207,9 @@ impl Graph {
         for (number, step) in template.steps.iter().enumerate() {
             let first = graph.accesses.len() as u32;
             for (at, def) in step.accesses.iter().enumerate() {
-                check_range(definitions, def.tensor, &def.region)?;
+                let place = definitions.tensors[def.tensor as usize].place;
+                let name = || definitions.tensor_name(def.tensor);
+                check_region(&def.region, place, name)?;
                 let tensor = tensors[def.tensor as usize];
                 let about = &mut catalog.tensors[tensor as usize];
                 let (bytes, touch) = match &def.region {
@@ -428,40 +429,4 @@ fn alone(template: &Template, (step, access): (usize, usize)) -> Template {
 
 fn span(region: &Strided) -> u64 {
     region.end().unwrap_or(u64::MAX) - region.offset
-}
-
-/// As the tables do: offsets and sizes must be signed 64-bit numbers.
-fn check_range(definitions: &Definitions, tensor: u32, region: &Region<u32>) -> Result<(), String> {
-    let (unit, end, elements) = match region {
-        Region::Fixed(region) => (region, region.end(), Some(1)),
-        Region::Indexed(indexed) => {
-            let elements = indexed
-                .count
-                .iter()
-                .try_fold(1u64, |n, &c| n.checked_mul(c));
-            (&indexed.unit, indexed.end(), elements)
-        }
-    };
-    let place = definitions.tensors[tensor as usize].place;
-    let last = end.and_then(|end| end.checked_add(place.map_or(0, |p| p.file_offset)));
-    let runs = unit
-        .dims
-        .iter()
-        .try_fold(1u64, |n, &(count, _)| n.checked_mul(count));
-    let bytes = runs.and_then(|runs| runs.checked_mul(unit.run_bytes));
-    let fits = |n: Option<u64>| n.is_some_and(|n| i64::try_from(n).is_ok());
-    let name = || definitions.tensor_name(tensor);
-    if !(fits(last) && fits(bytes) && fits(Some(unit.run_bytes))) {
-        return Err(format!(
-            "a region of tensor {} is larger than a table can say",
-            name()
-        ));
-    }
-    if elements.is_none_or(|n| n > MAX_ELEMENTS) {
-        return Err(format!(
-            "tensor {} is indexed more often than can be",
-            name()
-        ));
-    }
-    Ok(())
 }

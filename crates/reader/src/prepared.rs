@@ -12,7 +12,7 @@ use trace::{
     template::{Direction, FilePlace, Operand, Template, TensorKind},
 };
 
-use crate::tensors::{Tensor, Tensors};
+use crate::tensors::Tensors;
 
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
@@ -110,7 +110,7 @@ impl Prepared {
             let mut has_index = false;
             for def in &step.accesses {
                 let tensor = tensors.in_stream(def.tensor);
-                check_range(&def.region, tensor)?;
+                check_region(&def.region, tensor.place, || tensor.name.clone())?;
                 let (unit, elements) = match &def.region {
                     Region::Fixed(region) => (region, None),
                     Region::Indexed(indexed) => {
@@ -151,13 +151,25 @@ impl Prepared {
     }
 }
 
-/// Offsets and sizes must be signed 64-bit numbers, as pandas and Spark have them.
-fn check_range(region: &Region<u32>, tensor: &Tensor) -> Result<(), String> {
-    let (unit, end) = match region {
-        Region::Fixed(region) => (region, region.end()),
-        Region::Indexed(indexed) => (&indexed.unit, indexed.end()),
+/// Larger iteration spaces are damage: a batch of 65,536 tokens times 4,096 rows.
+const MAX_ELEMENTS: u64 = 1 << 28;
+
+/// `Err` if a region cannot be: offsets and sizes must be signed 64-bit numbers, as pandas
+/// and Spark have them.
+pub fn check_region(
+    region: &Region<u32>,
+    place: Option<FilePlace>,
+    tensor_name: impl FnOnce() -> String,
+) -> Result<(), String> {
+    let (unit, end, elements) = match region {
+        Region::Fixed(region) => (region, region.end(), Some(1)),
+        Region::Indexed(indexed) => {
+            let mut count = indexed.count.iter();
+            let elements = count.try_fold(1u64, |n, &c| n.checked_mul(c));
+            (&indexed.unit, indexed.end(), elements)
+        }
     };
-    let file_offset = tensor.place.map_or(0, |p| p.file_offset);
+    let file_offset = place.map_or(0, |p| p.file_offset);
     let last = end.and_then(|end| end.checked_add(file_offset));
     let runs = unit
         .dims
@@ -165,12 +177,15 @@ fn check_range(region: &Region<u32>, tensor: &Tensor) -> Result<(), String> {
         .try_fold(1u64, |n, &(count, _)| n.checked_mul(count));
     let bytes = runs.and_then(|runs| runs.checked_mul(unit.run_bytes));
     let fits = |n: Option<u64>| n.is_some_and(|n| i64::try_from(n).is_ok());
-    if fits(last) && fits(bytes) && fits(Some(unit.run_bytes)) {
-        Ok(())
-    } else {
-        Err(format!(
-            "a region of tensor {} is larger than a table can say",
-            tensor.name
-        ))
+    if !(fits(last) && fits(bytes) && fits(Some(unit.run_bytes))) {
+        let name = tensor_name();
+        return Err(format!(
+            "a region of tensor {name} is larger than a table can say"
+        ));
     }
+    if elements.is_none_or(|n| n > MAX_ELEMENTS) {
+        let name = tensor_name();
+        return Err(format!("tensor {name} is indexed more often than can be"));
+    }
+    Ok(())
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use gguf::{Kind, Meaning, names::Experts};
 use trace::{
-    expand::for_each_access,
+    expand::{for_each_access, is_merged},
     read::{Definitions, Evaluation},
     region::{IndexOrder, Indexed, Region, Strided},
     template::{CaptureKind, Direction, Template, TensorDef, TensorKind},
@@ -17,9 +17,6 @@ use trace::{
 
 use super::{EvalInfo, Extent, Piece, Run, Sequence, Unit};
 use crate::error::AnalysisError;
-
-/// Rows shorter than this are grouped by `trace::expand`, not by our tables.
-const SMALL_ROW_BYTES: u64 = 64;
 
 /// Longer index ranges than any vocabulary get no table.
 const MAX_TABLE_ROWS: u64 = 1 << 24;
@@ -321,10 +318,9 @@ impl Program {
                             .then_some((indexed.bound, indexed.stride));
                         let units = table.units_of(definitions, access.tensor, sliced);
                         let is_plain = indexed.bound <= MAX_TABLE_ROWS
+                            && !is_merged(indexed)
                             && (indexed.order == IndexOrder::DistinctAscending
-                                || (indexed.count[1..] == [1, 1]
-                                    && (indexed.unit.run_bytes >= SMALL_ROW_BYTES
-                                        || !indexed.unit.dims.is_empty())));
+                                || indexed.count[1..] == [1, 1]);
                         program.ops.push(if is_plain {
                             Op::Indexed {
                                 step,
