@@ -167,6 +167,51 @@ fn every_format_has_the_same_columns_and_numbers_whatever_the_streams() {
     assert_eq!(evals(&answer(folder, &part)), ["2", "3"]);
 }
 
+/// The program for SQL and the preload library lie beside it; without them it does the rest.
+#[test]
+fn a_program_that_was_copied_alone_says_what_it_misses() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let alone = folder.join("alone");
+    fs::create_dir(&alone).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_tensorscope"), alone.join("tensorscope")).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = Command::new(alone.join("tensorscope"));
+        let output = command.current_dir(folder).args(args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code().unwrap(), said)
+    };
+    let model = ["-m", MODEL, "-p", "ROMEO:", "-n", "4", "-t", "1"];
+    let (code, said) = run(&[&["record"], &model[..], &["-o", "run"]].concat());
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("the trace is complete"), "{said}");
+    assert!(said.contains("tensorscope-sql is missing"), "{said}");
+    assert!(folder.join("run/analysis.json").is_file());
+    assert_eq!(run(&["report", "run"]), (0, String::new()));
+    for args in [
+        &["sql", "run", "SELECT 1"][..],
+        &["ingest", "run"],
+        &["export", "run", "--to", "parquet", "-o", "x.parquet"],
+    ] {
+        let (code, said) = run(args);
+        assert_eq!((code, said.lines().count()), (2, 1), "{args:?}: {said}");
+        assert!(said.starts_with("tensorscope: tensorscope-sql is missing"));
+        assert!(said.contains("cargo build --release --workspace"), "{said}");
+    }
+    assert!(!folder.join("x.parquet").exists());
+    let (code, said) = run(&["record", "-o", "of-program", "--", "/bin/true"]);
+    assert_eq!(code, 2, "{said}");
+    assert!(
+        said.contains("libtensorscope_agent.so is missing"),
+        "{said}"
+    );
+    fs::write(alone.join("libtensorscope_agent.so"), "of another version").unwrap();
+    let (code, said) = run(&["record", "-o", "of-program", "--", "/bin/true"]);
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("not the library of tensorscope"), "{said}");
+    assert!(!folder.join("of-program").exists());
+}
+
 #[test]
 fn wrong_questions_are_one_line() {
     let folder = tempfile::tempdir().unwrap();
