@@ -14,6 +14,7 @@ mod install;
 mod licences;
 mod lint;
 mod rustdoc;
+mod skips;
 mod source;
 mod step;
 mod test;

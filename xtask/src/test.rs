@@ -12,7 +12,7 @@ use crate::examples::{self, Mode};
 use crate::house::{House, WITHOUT_SQL};
 use crate::install::{For, install, venv_python};
 use crate::step::{Outcome, Step, say};
-use crate::{browser, licences, rustdoc, tidy};
+use crate::{browser, licences, rustdoc, skips, tidy};
 
 /// What CI runs.
 pub fn all() -> Vec<Step> {
@@ -35,7 +35,16 @@ pub fn all() -> Vec<Step> {
             "tests",
             "unit, property, golden and whole-program tests",
             "run the failing test alone: cargo test --release --workspace NAME",
-            |house| run_tests(house, &["--all-targets"]),
+            |house| {
+                run_tests(house, &["--all-targets"])?;
+                match has_nextest(house) {
+                    true => skips::check(house),
+                    false => {
+                        say("    without nextest nobody counts the tests that were skipped");
+                        Ok(())
+                    }
+                }
+            },
         ),
         Step::new(
             "doc tests",
@@ -185,11 +194,15 @@ fn fmt() -> Step {
 /// nextest is faster and says more on failure; plain `cargo test` runs the
 /// same tests where it is not installed.
 fn run_tests(house: &House, selection: &[&str]) -> Outcome {
-    if house.succeeds(house.bare_cargo(&["nextest", "--version"])) {
+    if has_nextest(house) {
         house.cargo(&["nextest", "run"], selection)
     } else {
         house.cargo(&["test"], selection)
     }
+}
+
+fn has_nextest(house: &House) -> bool {
+    house.succeeds(house.bare_cargo(&["nextest", "--version"]))
 }
 
 /// Generates the fixtures, then compares both readers on them and on the

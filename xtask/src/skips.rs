@@ -1,0 +1,114 @@
+//! Tests that found no way to run, and said so.
+//!
+//! A test that needs root, a program or a kernel feature which is not there prints
+//! `skipped: REASON` and passes: a developer's laptop must not fail it. But a test that is
+//! skipped everywhere tests nothing. So each is counted and shown, and under CI (the
+//! variable `CI` is set) it is a failure, unless its reason is one that CI cannot mend.
+//!
+//! The outputs of tests that passed are in nextest's report (.config/nextest.toml).
+
+use std::fs;
+
+use crate::house::House;
+use crate::step::{Outcome, say};
+
+/// Beginnings of reasons that lie in the machine, and which machine that is.
+const ALLOWED: &[(&str, &str)] = &[(
+    "llama.cpp repacks no q4_0 weights on this processor",
+    "a processor without AVX2",
+)];
+
+/// Reads the report of the last run of tests.
+pub fn check(house: &House) -> Outcome {
+    let path = house.target().join("nextest/default/junit.xml");
+    let report = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let skipped = skipped(&report);
+    for (test, reason) in &skipped {
+        say(&format!("    skipped: {test}: {reason}"));
+    }
+    say(&format!("    {} tests were skipped", skipped.len()));
+    let refused = skipped.iter().filter(|(_, reason)| !is_allowed(reason));
+    match refused.count() {
+        n if n > 0 && std::env::var_os("CI").is_some() => Err(format!(
+            "{n} tests were skipped for a reason that is not on the list in xtask/src/skips.rs"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn is_allowed(reason: &str) -> bool {
+    ALLOWED
+        .iter()
+        .any(|(allowed, _)| reason.starts_with(allowed))
+}
+
+/// Test and reason; a test may say so several times.
+fn skipped(report: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut test = "";
+    for line in report.lines() {
+        if let Some((_, rest)) = line.split_once("<testcase name=\"") {
+            test = rest.split('"').next().unwrap_or_default();
+        }
+        if let Some((before, reason)) = line.split_once("skipped: ")
+            && (before.is_empty() || before.ends_with('>') || before.ends_with("... "))
+        {
+            let reason = reason.split("</system").next().unwrap_or(reason);
+            all.push((text(test), text(reason.trim())));
+        }
+    }
+    all.dedup();
+    all
+}
+
+/// What XML writes otherwise.
+fn text(xml: &str) -> String {
+    let mut text = xml.to_owned();
+    for (entity, character) in [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&apos;", "'"),
+        ("&amp;", "&"),
+    ] {
+        text = text.replace(entity, character);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_were_skipped_are_found_with_their_reasons() {
+        let report = "\
+<testsuite name=\"a\">
+<testcase name=\"runs::as_root\" classname=\"a\">
+<system-out>
+running 1 test
+skipped: only root can become &quot;nobody&quot;
+test runs::as_root ... ok
+</system-out>
+<system-err>skipped: there is no strip on this machine</system-err>
+</testcase>
+<testcase name=\"counts\" classname=\"a\">
+<system-out>12 rows were skipped: they are damaged</system-out>
+</testcase>
+";
+        let expected = [
+            ("runs::as_root", "only root can become \"nobody\""),
+            ("runs::as_root", "there is no strip on this machine"),
+        ];
+        let expected = expected.map(|(test, reason)| (test.to_owned(), reason.to_owned()));
+        assert_eq!(skipped(report), expected);
+    }
+
+    #[test]
+    fn the_list_names_reasons_by_how_they_begin() {
+        assert!(is_allowed(
+            "llama.cpp repacks no q4_0 weights on this processor"
+        ));
+        assert!(!is_allowed("there is no strip on this machine"));
+    }
+}
