@@ -8,8 +8,13 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, ExitCode, ExitStatus, Stdio},
-    sync::{Mutex, PoisonError},
+    process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, anyhow, bail};
@@ -108,6 +113,11 @@ fn status(mut command: Command) -> anyhow::Result<ExitStatus> {
         .with_context(|| format!("{PROGRAM}: cannot start"))
 }
 
+/// How long the viewer's page waits; who asks on the command line waits for as long as it takes.
+const QUERY_LIMIT: Duration = Duration::from_secs(60);
+/// How often a query that is being worked on is asked whether anybody still wants it.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
 /// Queries about one run, answered one after the other.
 pub struct Queries {
     run: PathBuf,
@@ -118,7 +128,8 @@ pub struct Queries {
 struct Answering {
     process: Child,
     requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    /// Its lines, by a thread that ends with it.
+    answers: Receiver<String>,
 }
 
 impl Queries {
@@ -129,8 +140,9 @@ impl Queries {
         }
     }
 
-    /// The first `most` rows of the answer, as crates/sql/src/answer.rs describes it.
-    pub fn ask(&self, query: &str, most: usize) -> anyhow::Result<Value> {
+    /// The first `most` rows of the answer, as crates/sql/src/answer.rs describes it. Ends
+    /// without one when nobody wants it any more, or after [`QUERY_LIMIT`].
+    pub fn ask(&self, query: &str, most: usize, is_unwanted: &AtomicBool) -> anyhow::Result<Value> {
         let mut slot = self
             .answering
             .lock()
@@ -139,8 +151,8 @@ impl Queries {
             Some(answering) => answering,
             None => Answering::start(&self.run)?,
         };
-        // Whatever fails here has ended it: it is not put back.
-        let answer = answering.ask(&json!({"query": query, "rows": most}))?;
+        // Whatever fails here ends it: it is not put back.
+        let answer = answering.ask(&json!({"query": query, "rows": most}), is_unwanted)?;
         *slot = Some(answering);
         match answer["error"].as_str() {
             None => Ok(answer),
@@ -159,7 +171,15 @@ impl Answering {
             .spawn()
             .with_context(|| format!("{PROGRAM}: cannot start"))?;
         let requests = process.stdin.take().expect("it is piped");
-        let answers = BufReader::new(process.stdout.take().expect("it is piped"));
+        let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
         Ok(Answering {
             process,
             requests,
@@ -167,18 +187,29 @@ impl Answering {
         })
     }
 
-    fn ask(&mut self, request: &Value) -> anyhow::Result<Value> {
-        let sent = writeln!(self.requests, "{request}").and_then(|()| self.requests.flush());
-        let mut line = String::new();
-        let answered = sent.and_then(|()| self.answers.read_line(&mut line));
-        if !matches!(answered, Ok(n) if n > 0) {
-            let _ = self.process.kill();
-            let status = self.process.wait()?;
-            bail!(
-                "{PROGRAM} ended while it worked on the query: {status}; ask again for a new one"
-            );
+    fn ask(&mut self, request: &Value, is_unwanted: &AtomicBool) -> anyhow::Result<Value> {
+        let begin = Instant::now();
+        // If it has died, there will be no answer.
+        let _ = writeln!(self.requests, "{request}").and_then(|()| self.requests.flush());
+        loop {
+            match self.answers.recv_timeout(LOOK_UP) {
+                Ok(line) => return Ok(serde_json::from_str(&line)?),
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = self.process.wait()?;
+                    bail!("{PROGRAM} ended while it worked on the query: {status}; ask again");
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if is_unwanted.load(Ordering::Relaxed) {
+                bail!("nobody waits for the answer any more");
+            }
+            if begin.elapsed() > QUERY_LIMIT {
+                bail!(
+                    "the query was ended after {} s; ask for less, or on the command line, where `tensorscope sql` takes as long as it needs",
+                    QUERY_LIMIT.as_secs()
+                );
+            }
         }
-        Ok(serde_json::from_str(&line)?)
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     io::IsTerminal as _,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -209,8 +209,8 @@ impl Answers for OfRun {
         self.results().map(Arc::new).map_err(|e| format!("{e:#}"))
     }
 
-    fn sql(&self, query: &str) -> Result<SqlAnswer, String> {
-        let answer = self.queries.ask(query, MAX_SQL_ROWS);
+    fn sql(&self, query: &str, is_unwanted: &AtomicBool) -> Result<SqlAnswer, String> {
+        let answer = self.queries.ask(query, MAX_SQL_ROWS, is_unwanted);
         let answer = answer.and_then(|answer| Ok(serde_json::from_value(answer)?));
         answer.map_err(|e| format!("{e:#}"))
     }

@@ -34,6 +34,19 @@ fn get(address: &str, path: &str) -> (String, String) {
     (head.lines().next().unwrap().to_owned(), body.to_owned())
 }
 
+/// Sends a query, and leaves the answer to be read or not.
+fn post_sql(address: &str, query: &str) -> TcpStream {
+    let rest = address.strip_prefix("http://").unwrap();
+    let (host, token) = rest.split_once('/').unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    let length = query.len();
+    let request = format!(
+        "POST /{token}api/0/sql HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nx-tensorscope: 1\r\nContent-Length: {length}\r\n\r\n{query}"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
 fn interrupt(child: &Child) {
     let pid = child.id().to_string();
     assert!(
@@ -74,6 +87,35 @@ fn a_run_is_served_until_ctrl_c() {
     assert_eq!(info["totals"]["evals"], 8);
     let (status, findings) = get(address, "api/0/findings");
     assert_eq!(status, "HTTP/1.1 200 OK", "{findings}");
+    interrupt(&view);
+    assert_eq!(view.wait().unwrap().code(), Some(0));
+}
+
+/// A query that would take hours ends when the page that asked has gone.
+#[test]
+fn a_query_that_nobody_waits_for_is_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let record = [
+        "record", "-m", MODEL, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", "run",
+    ];
+    let recorded = tensorscope(folder, &record).output().unwrap();
+    assert!(recorded.status.success());
+    let mut view = tensorscope(folder, &["view", "run", "--no-open"]);
+    let mut view = view.stdout(Stdio::piped()).spawn().unwrap();
+    let mut address = String::new();
+    let mut stdout = BufReader::new(view.stdout.take().unwrap());
+    stdout.read_line(&mut address).unwrap();
+    let address = address.trim_end();
+    let endless = "SELECT sum(a.bytes * b.bytes + c.bytes) FROM accesses a, accesses b, accesses c";
+    for _ in 0..2 {
+        drop(post_sql(address, endless));
+    }
+    let mut answer = String::new();
+    let mut stream = post_sql(address, "SELECT 41 + 1 AS answer");
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(answer.contains("[[42]]"), "{answer}");
     interrupt(&view);
     assert_eq!(view.wait().unwrap().code(), Some(0));
 }

@@ -22,7 +22,7 @@ impl Answers for Prepared {
         read_json(&self.0.join("report.json")).map(Arc::new)
     }
 
-    fn sql(&self, _: &str) -> Result<SqlAnswer, String> {
+    fn sql(&self, _: &str, _: &std::sync::atomic::AtomicBool) -> Result<SqlAnswer, String> {
         Err("this example has no SQL; use `tensorscope view`".to_owned())
     }
 }

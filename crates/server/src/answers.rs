@@ -4,7 +4,7 @@
 //! All methods are called on threads that may block, perhaps several at once.
 //! Errors are sentences for the page to show.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -18,8 +18,9 @@ pub trait Answers: Send + Sync {
     /// the server asks once, and again only after a live run grew.
     fn results(&self) -> Result<Arc<Value>, String>;
 
-    /// At most [`MAX_SQL_ROWS`] rows.
-    fn sql(&self, query: &str) -> Result<SqlAnswer, String>;
+    /// At most [`MAX_SQL_ROWS`] rows. Once `is_unwanted` is set nobody waits any more, and
+    /// the query may end without an answer.
+    fn sql(&self, query: &str, is_unwanted: &AtomicBool) -> Result<SqlAnswer, String>;
 }
 
 /// About the set of runs.

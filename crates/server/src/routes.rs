@@ -11,7 +11,13 @@
 //! Everything else is 404. Handlers only read parameters here; the work is done
 //! on blocking threads.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use axum::{
     Router,
@@ -122,9 +128,13 @@ async fn sql(
     })?;
     let text = String::from_utf8(body.to_vec())
         .map_err(|_| Refusal::BadInput("the query is no UTF-8".to_owned()))?;
+    let is_unwanted = Arc::new(AtomicBool::new(false));
+    // Dropped with this future: when it is done, or when the one who asked has gone.
+    let _unwanted = SetOnDrop(is_unwanted.clone());
     host.work(Pace::Query, move || {
         let start = Instant::now();
-        let mut answer = run.answers.sql(&text).map_err(Refusal::BadInput)?;
+        let answer = run.answers.sql(&text, &is_unwanted);
+        let mut answer = answer.map_err(Refusal::BadInput)?;
         answer.is_cut |= answer.rows.len() > MAX_SQL_ROWS;
         answer.rows.truncate(MAX_SQL_ROWS);
         Reply::json(&json!({
@@ -135,6 +145,14 @@ async fn sql(
         }))
     })
     .await
+}
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn run_number(text: &str) -> Result<u64, Refusal> {

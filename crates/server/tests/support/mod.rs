@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
 };
@@ -175,7 +175,7 @@ impl Answers for Counting {
         })))
     }
 
-    fn sql(&self, query: &str) -> Result<SqlAnswer, String> {
+    fn sql(&self, query: &str, _: &AtomicBool) -> Result<SqlAnswer, String> {
         if query.starts_with("SELECT") {
             Ok(SqlAnswer {
                 columns: vec![SqlColumn {
