@@ -65,8 +65,10 @@ export async function facts(bench, _server, { moe, moeModel }) {
       const expected = residentBytes(logs.samples[5], Number(begin), Number(end)) / (Number(end) - Number(begin));
       assert.ok(Math.abs(Number(value) - expected) < 1e-3, `bytes ${begin} to ${end}: ${value}, sampled ${expected}`);
     }
+    const asked = page.waitForResponse((one) => one.url().includes('metric=residency') && !one.url().includes('at='));
     await page.click('button[data-value=now]');
     await page.waitForFunction(() => location.hash.includes('map.pages=now'));
+    await asked;
     await settled(page, 'map');
     const now = (await saved(page, 'CSV')).slice(1).map((row) => Number(row[3]));
     const told = await getRaster(server, `api/0/map?cells=${now.length}&metric=residency`);
