@@ -1,7 +1,10 @@
 //! What every tensor of a run is.
 //!
 //! Numbers count through the run: the tensors of the first stream, then those of the
-//! second. The same weight may be defined by several streams; it is a tensor in each.
+//! second. The same weight may be defined by several streams, or twice in one; it is a
+//! tensor each time, and [`Tensor::first`] says which of them are one.
+
+use std::collections::HashMap;
 
 use gguf::Meaning;
 use trace::{
@@ -14,6 +17,8 @@ use trace::{
 pub struct Tensor {
     /// Its number in the run.
     pub number: u32,
+    /// Number of the first tensor of the run that is the same one: sums go across streams.
+    pub first: u32,
     pub name: String,
     pub kind: TensorKind,
     /// What its name says, of weights only: names of other tensors are free.
@@ -35,6 +40,7 @@ impl Tensor {
         let name = definitions.name(def.name);
         Tensor {
             number,
+            first: number,
             kind: def.kind,
             meaning: (def.kind == TensorKind::Weight).then(|| Meaning::of(&name)),
             name,
@@ -67,9 +73,14 @@ impl Tensor {
 #[derive(Debug, Default)]
 pub struct Tensors {
     all: Vec<Tensor>,
+    known: HashMap<Identity, u32>,
     /// Of the stream that is being read.
     first: usize,
 }
+
+/// What makes a tensor the same in another stream. Not its name alone: a process may hold
+/// two models (a draft and its target) with the same names.
+type Identity = (String, TensorKind, u64, Option<FilePlace>);
 
 impl Tensors {
     /// A tensor of the stream that is being read, by the stream's own number.
@@ -90,7 +101,15 @@ impl Tensors {
     pub(crate) fn extend(&mut self, definitions: &Definitions) {
         for in_stream in self.all.len() - self.first..definitions.tensors.len() {
             let number = self.all.len() as u32;
-            self.all.push(Tensor::new(definitions, in_stream, number));
+            let mut tensor = Tensor::new(definitions, in_stream, number);
+            let identity = (
+                tensor.name.clone(),
+                tensor.kind,
+                tensor.size_bytes,
+                tensor.place,
+            );
+            tensor.first = *self.known.entry(identity).or_insert(number);
+            self.all.push(tensor);
         }
     }
 
