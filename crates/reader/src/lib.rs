@@ -8,7 +8,7 @@
 //! - [`seen`]: an evaluation as it is shown to a [`Visitor`];
 //! - [`tensors`]: what every tensor of the run is, by one rule;
 //! - [`prepared`]: a graph's template, worked out once: what each access touches, which
-//!   of them an index array decides;
+//!   of them an index array decides; [`choices`]: what such arrays name;
 //! - [`tables`]: the tables of a run and what their columns mean;
 //! - [`rows`]: the rows of these tables, whatever format they end up in;
 //! - [`summary`]: everything added up;
@@ -17,6 +17,7 @@
 //! What it deliberately does not do: keep more than a stream's definitions in memory,
 //! decide what an answer means, or write anything.
 
+pub mod choices;
 pub mod kernel;
 pub mod log;
 pub mod prepared;
@@ -26,6 +27,7 @@ pub mod summary;
 pub mod tables;
 pub mod tensors;
 
+pub use choices::{Index, Router};
 pub use log::{Log, Stream, Visitor, Walked};
 pub use prepared::{Prepared, PreparedAccess, PreparedStep};
 pub use seen::{Executed, Seen};

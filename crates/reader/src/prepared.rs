@@ -12,13 +12,18 @@ use trace::{
     template::{Direction, FilePlace, Operand, Template, TensorKind},
 };
 
-use crate::tensors::Tensors;
+use crate::{
+    choices::{Index, Router, routers},
+    tensors::Tensors,
+};
 
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
     pub steps: Vec<PreparedStep>,
     /// Of all steps, in their order.
     pub accesses: Vec<PreparedAccess>,
+    /// Where experts are chosen.
+    pub routers: Vec<Router>,
 }
 
 /// An executed node.
@@ -53,8 +58,8 @@ pub struct PreparedAccess {
     pub unit: Strided,
     /// Of `unit`.
     pub bytes: u64,
-    /// Elements of its iteration space, if it has an index.
-    pub elements: Option<u64>,
+    /// If an index array decides what it touches.
+    pub index: Option<Box<Index>>,
 }
 
 /// Sums of an evaluation, or of a part of it.
@@ -103,7 +108,10 @@ impl Prepared {
         template: &Template,
         tensors: &Tensors,
     ) -> Result<Prepared, String> {
-        let mut prepared = Prepared::default();
+        let mut prepared = Prepared {
+            routers: routers(template)?,
+            ..Prepared::default()
+        };
         for (number, step) in template.steps.iter().enumerate() {
             let first = prepared.accesses.len();
             let mut sums = Sums::default();
@@ -111,15 +119,14 @@ impl Prepared {
             for def in &step.accesses {
                 let tensor = tensors.in_stream(def.tensor);
                 check_region(&def.region, tensor.place, || tensor.name.clone())?;
-                let (unit, elements) = match &def.region {
+                let (unit, index) = match &def.region {
                     Region::Fixed(region) => (region, None),
                     Region::Indexed(indexed) => {
-                        let count = indexed.count.iter();
-                        let elements = count.fold(1u64, |n, &c| n.saturating_mul(c));
-                        (&indexed.unit, Some(elements))
+                        let index = Index::new(template, indexed, &prepared.routers);
+                        (&indexed.unit, Some(Box::new(index)))
                     }
                 };
-                has_index |= elements.is_some();
+                has_index |= index.is_some();
                 let access = PreparedAccess {
                     step: number,
                     tensor: tensor.number,
@@ -129,7 +136,7 @@ impl Prepared {
                     operand: def.operand,
                     bytes: unit.bytes(),
                     unit: unit.clone(),
-                    elements,
+                    index,
                 };
                 sums.add(&access, access.bytes);
                 prepared.accesses.push(access);

@@ -66,6 +66,12 @@ impl<'a> Seen<'a> {
         self.evaluation.first_of(self.graph, CaptureKind::Positions)
     }
 
+    /// Rows of the batch whose output is asked for.
+    pub fn output_rows(&self) -> &'a [i64] {
+        self.evaluation
+            .first_of(self.graph, CaptureKind::OutputRows)
+    }
+
     /// What a token's id stands for; bytes that are no UTF-8 are replaced.
     pub fn token_text(&self, id: i64) -> Option<String> {
         let piece = self.definitions.tokens.get(&u32::try_from(id).ok()?)?;
@@ -90,13 +96,20 @@ impl<'a> Seen<'a> {
 
     /// The accesses of a step, which was executed.
     pub fn for_each_access(&self, step: usize, mut f: impl FnMut(SeenAccess<'a>)) {
-        let first = self.prepared.steps[step].first;
-        let defs = &self.graph.steps[step].accesses;
-        expand::for_each_access(self.graph, self.evaluation, step, |access| {
-            let at = defs.iter().position(|def| std::ptr::eq(def, access.def));
-            let at = first + at.expect("an access is one of its step's");
+        let step = &self.prepared.steps[step];
+        for at in step.first..step.end {
+            self.for_each_of(at, &mut f);
+        }
+    }
+
+    /// The accesses that number `at` of the template, whose step was executed, became.
+    pub fn for_each_of(&self, at: usize, mut f: impl FnMut(SeenAccess<'a>)) {
+        let prepared = &self.prepared.accesses[at];
+        let first = self.prepared.steps[prepared.step].first;
+        let def = &self.graph.steps[prepared.step].accesses[at - first];
+        expand::for_each_of(self.graph, self.evaluation, def, |access| {
             f(SeenAccess {
-                prepared: &self.prepared.accesses[at],
+                prepared,
                 at,
                 access,
             });
@@ -111,7 +124,8 @@ impl<'a> Seen<'a> {
     /// The token, counted through the run, that alone caused an access: a row of the
     /// embedding, a KV cell.
     pub fn token_of(&self, seen: &SeenAccess) -> Option<u64> {
-        let is_per_token = seen.prepared.elements == Some(self.tokens())
+        let index = seen.prepared.index.as_ref()?;
+        let is_per_token = index.elements == self.tokens()
             // Small rows that follow each other are one access for several tokens.
             && seen.access.region.bytes() == seen.prepared.bytes;
         let element = seen.access.element.filter(|_| is_per_token)?;

@@ -163,7 +163,7 @@ impl Visitor for Summing {
             step.nanos += executed.nanos();
             if executed.step.has_index {
                 seen.for_each_access(executed.number, |seen| {
-                    if seen.prepared.elements.is_some() {
+                    if seen.prepared.index.is_some() {
                         tally.indexed[seen.at].add(1, seen.access.region.bytes());
                     }
                 });
@@ -225,7 +225,7 @@ impl Summary {
             let of_phase = self.by_phase.entry(phase).or_default();
             for at in step.first..step.end {
                 let access = &prepared.accesses[at];
-                let Traffic { accesses, bytes } = match access.elements {
+                let Traffic { accesses, bytes } = match &access.index {
                     None => Traffic {
                         accesses: seen.executions,
                         bytes: seen.executions.saturating_mul(access.bytes),

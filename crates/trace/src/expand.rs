@@ -43,40 +43,47 @@ pub fn for_each_access<'t>(
     mut f: impl FnMut(Access<'t>),
 ) {
     for def in &template.steps[step].accesses {
-        match &def.region {
-            Region::Fixed(region) => f(Access {
+        for_each_of(template, evaluation, def, &mut f);
+    }
+}
+
+/// The same for one access of a step of `template`.
+pub fn for_each_of<'t>(
+    template: &Template,
+    evaluation: &Evaluation,
+    def: &'t AccessDef,
+    mut f: impl FnMut(Access<'t>),
+) {
+    let indexed = match &def.region {
+        Region::Fixed(region) => {
+            return f(Access {
                 def,
                 region: region.clone(),
                 expert: None,
                 element: None,
-            }),
-            Region::Indexed(indexed) => {
-                let values = evaluation
-                    .captures
-                    .get(indexed.capture as usize)
-                    .map_or(&[][..], Vec::as_slice);
-                let capture = &template.captures[indexed.capture as usize];
-                let is_expert = capture.kind == CaptureKind::ExpertIds;
-                match indexed.order {
-                    IndexOrder::DistinctAscending => {
-                        let distinct: BTreeSet<u64> = in_bounds(indexed, values).collect();
-                        for value in distinct {
-                            let region = moved(&indexed.unit, value * indexed.stride);
-                            let expert = is_expert.then_some(value as u32);
-                            f(Access {
-                                def,
-                                region,
-                                expert,
-                                element: None,
-                            });
-                        }
-                    }
-                    IndexOrder::EachInOrder => {
-                        each_in_order(def, indexed, capture, values, &mut f);
-                    }
-                }
+            });
+        }
+        Region::Indexed(indexed) => indexed,
+    };
+    let values = evaluation
+        .captures
+        .get(indexed.capture as usize)
+        .map_or(&[][..], Vec::as_slice);
+    let capture = &template.captures[indexed.capture as usize];
+    let is_expert = capture.kind == CaptureKind::ExpertIds;
+    match indexed.order {
+        IndexOrder::DistinctAscending => {
+            let distinct: BTreeSet<u64> = in_bounds(indexed, values).collect();
+            for value in distinct {
+                f(Access {
+                    def,
+                    region: moved(&indexed.unit, value * indexed.stride),
+                    expert: is_expert.then_some(value as u32),
+                    element: None,
+                });
             }
         }
+        IndexOrder::EachInOrder => each_in_order(def, indexed, capture, values, &mut f),
     }
 }
 
