@@ -222,6 +222,7 @@ impl Graph {
             captures: vec![vec![0]],
             sequences: Vec::new(),
             token_phases: Vec::new(),
+            origins: None,
         };
         if self.experts > 0 {
             evaluation

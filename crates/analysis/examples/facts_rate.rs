@@ -309,5 +309,6 @@ fn evaluation(definitions: &Definitions, number: u64) -> Evaluation {
         captures: captures.collect(),
         sequences: Vec::new(),
         token_phases: Vec::new(),
+        origins: None,
     }
 }

@@ -272,6 +272,7 @@ proptest! {
                     captures: vec![tokens[..batch].to_vec(), experts[..batch * USED as usize].to_vec()],
                     sequences: Vec::new(),
                     token_phases: Vec::new(),
+                    origins: None,
                 }
             })
             .collect();
@@ -323,6 +324,7 @@ fn units_are_tensors_and_expert_slices() {
         captures: vec![vec![7], vec![4, 2]],
         sequences: Vec::new(),
         token_phases: Vec::new(),
+        origins: None,
     };
     let sequence = built(&definitions, std::slice::from_ref(&evaluation));
     let experts: Vec<_> = sequence
@@ -407,6 +409,7 @@ fn streams_share_units_and_keep_their_own_numbers() {
         captures: vec![vec![0], vec![0, 1]],
         sequences: Vec::new(),
         token_phases: Vec::new(),
+        origins: None,
     };
     let mut builder = SequenceBuilder::new();
     builder.push(&first, &evaluation).unwrap();

@@ -9,7 +9,7 @@ pub const SEGMENT_MAGIC: [u8; 8] = *b"TSCOPLOG";
 /// First eight bytes of the status file.
 pub const STATUS_MAGIC: [u8; 8] = *b"TSCOPSTA";
 /// Version of the log that this build writes. Readers accept 1 up to this.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes before the first record of a segment.
 pub const SEGMENT_HEADER_BYTES: usize = 64;
 /// Words around the body of a record: kind and length before it, checksum and

@@ -11,6 +11,7 @@
 //! - [`handoff`], [`segment`], [`append`]: the writing side;
 //! - `stream`, [`read`], [`expand`]: the reading side, from segment files to
 //!   records, evaluations and single accesses;
+//! - [`origin`]: where weights that were fed came from;
 //! - [`status`]: how the recording stands, readable after a `kill -9`;
 //! - [`control`]: what a launcher and the processes that it records share;
 //! - [`tokens`]: texts of tokens, added by who knows the model;
@@ -27,6 +28,7 @@ pub mod control;
 pub mod expand;
 pub mod format;
 pub mod handoff;
+pub mod origin;
 pub mod phases;
 pub mod read;
 pub mod region;

@@ -22,6 +22,7 @@ use std::{
 
 use crate::{
     format::{EVAL_HEAD_WORDS, EVAL_TAIL_WORDS, Phase, RecordKind, VERSION},
+    origin::{self, Origin},
     phases::{Phases, TokenPhase},
     region::Region,
     stream::{Framed, Position, Words, segments},
@@ -96,6 +97,8 @@ pub struct Evaluation {
     pub sequences: Vec<u32>,
     /// Of each token of the batch; empty in a partial evaluation.
     pub token_phases: Vec<TokenPhase>,
+    /// Where its weights came from, by step; `None` if nobody fed them.
+    pub origins: Option<Vec<Origin>>,
 }
 
 impl Evaluation {
@@ -423,12 +426,21 @@ impl StreamReader {
             .templates
             .get(evaluation.template as usize)
             .ok_or_else(|| format!("template {} is not defined", evaluation.template))?;
-        let begin_words = usize::try_from(body[4]).map_err(|_| "a length is too large")?;
-        let steps_at = EVAL_HEAD_WORDS
-            .checked_add(begin_words)
-            .ok_or("a length is too large")?;
-        if steps_at.checked_add(template.step_words() + EVAL_TAIL_WORDS) != Some(body.len()) {
+        let (begin_words, origin_words) = (body[4] as u32 as usize, (body[4] >> 32) as usize);
+        let steps_at = EVAL_HEAD_WORDS + begin_words;
+        let origins_at = steps_at + template.step_words();
+        if origins_at + origin_words + EVAL_TAIL_WORDS != body.len() {
             return Err("an evaluation does not have the length that its template says".into());
+        }
+        if origin_words > 0 {
+            let origins = origin::decode(&body[origins_at..origins_at + origin_words])?;
+            if origins
+                .iter()
+                .any(|o| o.step as usize >= template.steps.len())
+            {
+                return Err("a weight comes to a step that the graph does not have".into());
+            }
+            evaluation.origins = Some(origins);
         }
         evaluation.captures = vec![Vec::new(); template.captures.len()];
         let mut begin = &body[EVAL_HEAD_WORDS..steps_at];
@@ -452,7 +464,7 @@ impl StreamReader {
         if !begin.is_empty() {
             return Err("a begin section is longer than its arrays".into());
         }
-        let mut steps = &body[steps_at..body.len() - EVAL_TAIL_WORDS];
+        let mut steps = &body[steps_at..origins_at];
         let mut by_step: Vec<(u32, usize)> = template
             .captures
             .iter()
@@ -493,7 +505,7 @@ impl StreamReader {
             .definitions
             .templates
             .get(evaluation.template as usize)?;
-        let mut at = EVAL_HEAD_WORDS.checked_add(usize::try_from(body[4]).ok()?)?;
+        let mut at = EVAL_HEAD_WORDS + body[4] as u32 as usize;
         for step in 0..template.steps.len() as u32 {
             evaluation
                 .step_nanos
@@ -529,6 +541,7 @@ fn head(body: &[u64]) -> Option<Evaluation> {
         captures: Vec::new(),
         sequences: Vec::new(),
         token_phases: Vec::new(),
+        origins: None,
     })
 }
 

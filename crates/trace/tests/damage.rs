@@ -281,7 +281,7 @@ fn impossible_contents_are_refused_without_a_panic() {
     check(
         &definitions,
         &with(&[(4, u64::MAX)]),
-        "a length is too large",
+        "does not have the length that its template says",
     );
     check(
         &definitions,

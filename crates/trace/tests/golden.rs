@@ -16,6 +16,7 @@ use std::{
 use fixture::{append, body_coded, define, open, read, small_evaluation, small_graph};
 use trace::{
     expand::{for_each_access, for_each_route},
+    origin::{Origin, Source},
     format::{RecordKind, VERSION, flags},
     status::{State, read_status},
     template::{CaptureKind, Direction},
@@ -35,6 +36,9 @@ fn write_current(directory: &Path) {
     assert!(define(&mut appender, &definitions));
     for number in 0..3 {
         let mut evaluation = small_evaluation(number);
+        if number == 1 {
+            evaluation.origins = Some(origins());
+        }
         if number == 2 {
             evaluation.step_nanos[2..].fill(0);
             evaluation.captures[3..].fill(vec![0; 4]);
@@ -56,6 +60,22 @@ fn write_current(directory: &Path) {
     let mut bytes = fs::read(&path).unwrap();
     bytes[12..16].copy_from_slice(&PID.to_le_bytes());
     fs::write(path, bytes).unwrap();
+}
+
+/// Of the graph's experts one was there and one was read.
+fn origins() -> Vec<Origin> {
+    let origin = |step, expert, source, waited_nanos| Origin {
+        step,
+        operand: 0,
+        expert,
+        source,
+        waited_nanos,
+    };
+    vec![
+        origin(0, None, Source::Streamed, 1500),
+        origin(2, Some(1), Source::CacheHit, 0),
+        origin(2, Some(4), Source::CacheMiss, 70_000),
+    ]
 }
 
 /// All that can be read, as text that does not depend on how types are written.
@@ -150,6 +170,18 @@ fn dump(directory: &Path) -> String {
                 )
                 .unwrap();
             });
+        }
+        for origin in evaluation.origins.iter().flatten() {
+            writeln!(
+                out,
+                "  step {} operand {}: {}, expert {:?}, waited {}",
+                origin.step,
+                origin.operand,
+                origin.source.name(),
+                origin.expert,
+                origin.waited_nanos
+            )
+            .unwrap();
         }
         for_each_route(template, evaluation, |route| {
             writeln!(

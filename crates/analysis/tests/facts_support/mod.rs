@@ -448,6 +448,7 @@ fn evaluation(
         captures,
         sequences: Vec::new(),
         token_phases: Vec::new(),
+        origins: None,
     }
 }
 

@@ -184,6 +184,7 @@ pub fn evaluation(
         captures,
         sequences: (0..batch).map(|s| s as u32).collect(),
         token_phases: Vec::new(),
+        origins: None,
     }
 }
 

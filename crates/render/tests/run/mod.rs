@@ -158,6 +158,7 @@ fn evaluation(template: &Template, number_of_template: u32, number: u64) -> Eval
         captures: captures.collect(),
         sequences: vec![0; template.captures[0].elements() as usize],
         token_phases: Vec::new(),
+        origins: None,
     }
 }
 

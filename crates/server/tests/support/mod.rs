@@ -126,6 +126,7 @@ impl Recording {
             ],
             sequences: vec![0, 0],
             token_phases: Vec::new(),
+            origins: None,
         };
         let body = fixture::body(&self.template, &evaluation);
         assert!(fixture::append(

@@ -132,6 +132,7 @@ fn evaluation(
         captures,
         sequences: vec![0],
         token_phases: Vec::new(),
+        origins: None,
     }
 }
 

@@ -168,6 +168,7 @@ fn write_log(log_directory: &Path, model: &Model, evaluations: u64) {
             captures: vec![vec![5], vec![number as i64]],
             sequences: vec![0],
             token_phases: Vec::new(),
+            origins: None,
             ..evaluation
         };
         let of_single = body(&single, &of_single);
