@@ -1,5 +1,5 @@
-//! Feeds the model of this program instead of recording it (`tensorscope run --
-//! PROGRAM`): what crate `feed` does, inside somebody else's process.
+//! Feeds the model of this program (`tensorscope run -- PROGRAM`): what crate `feed` does,
+//! inside somebody else's process, recorded or not.
 //!
 //! 1. The launcher names a file of settings (`settings::FEED`). It is read when the
 //!    first graph comes; a process that computes nothing does nothing.
@@ -13,7 +13,7 @@
 //! the computation fail: other numbers are never computed.
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::c_int,
     fs::File,
     os::fd::AsRawFd as _,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,19 +25,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use capture::{RawPlan, hook::ComputeFn};
 use feed::{
     FeedError, Feeder, Shares, Stats,
+    hook::Feeding,
     settings::{FeedSettings, Report},
     survey::{Verdict, survey},
 };
 use ggml::{
-    Graph, RawGraph,
-    foreign::{Mirror, TensorLayout, graph_without_uid},
+    Graph,
+    foreign::{Mirror, TensorLayout},
 };
 
 use crate::{
-    hooks,
+    hooks::{self, Computation, Fed, compute_observed, view_as_today},
     library::{self, Library},
     lock::Lock,
     streams, unmapping,
@@ -94,25 +94,18 @@ pub fn start(settings_file: PathBuf) {
 /// Computes a graph, its weights fed if they are those of the model.
 ///
 /// # Safety
-/// As `ggml_graph_compute`, which `real` is and which returns to `caller`.
-pub unsafe fn compute(
-    graph: *mut c_void,
-    plan: *mut RawPlan,
-    caller: usize,
-    real: ComputeFn,
-) -> c_int {
+/// The call that the program made.
+pub unsafe fn compute(call: &Computation) -> c_int {
     if IS_TORN.load(Ordering::Relaxed) {
         say("the program forked while a graph was computed; this process cannot compute");
         return STATUS_ABORTED;
     }
     let fed = STATE.with(|state| {
         // SAFETY: the program's call (caller).
-        let prepared = catch_unwind(AssertUnwindSafe(|| unsafe {
-            state.prepare(graph, caller, real)
-        }));
+        let prepared = catch_unwind(AssertUnwindSafe(|| unsafe { state.prepare(call) }));
         match prepared {
             // SAFETY: as above.
-            Ok(Some(library)) => Some(unsafe { state.compute(graph, plan, library, real) }),
+            Ok(Some(library)) => Some(unsafe { state.compute(call, library) }),
             Ok(None) => None,
             Err(_) => {
                 state.refuse("an error in feeding itself, before a graph");
@@ -122,25 +115,7 @@ pub unsafe fn compute(
     });
     // Outside of the lock: others may compute meanwhile.
     // SAFETY: as above.
-    fed.unwrap_or_else(|| unsafe { real(graph, plan) })
-}
-
-/// The graph as crate `ggml` reads it; `copy` keeps what that needs.
-///
-/// # Safety
-/// A live graph of this library, whose tensors are laid out as today.
-unsafe fn view_of<'a>(
-    library: &Library,
-    graph: *mut c_void,
-    copy: &'a mut Option<RawGraph>,
-) -> Option<Graph<'a>> {
-    let view: *const c_void = match library.has_uid {
-        true => graph,
-        // SAFETY: as promised by the caller; the nodes are the same.
-        false => std::ptr::from_ref(copy.insert(unsafe { graph_without_uid(graph) })).cast(),
-    };
-    // SAFETY: as above.
-    unsafe { Graph::from_ptr(view) }
+    fed.unwrap_or_else(|| unsafe { compute_observed(call, None).0 })
 }
 
 impl State {
@@ -159,17 +134,12 @@ impl State {
     /// `None` when the graph is to be computed as it is.
     ///
     /// # Safety
-    /// A live graph of the library of `real`.
-    unsafe fn prepare(
-        &mut self,
-        graph: *mut c_void,
-        caller: usize,
-        real: ComputeFn,
-    ) -> Option<&'static Library> {
+    /// The call that the program made.
+    unsafe fn prepare(&mut self, call: &Computation) -> Option<&'static Library> {
         if self.feeder.is_some() && unmapping::take_gone() {
             self.leave_model();
         }
-        let library = match library::of(caller, real, |_| {}) {
+        let library = match library::of(call.caller, call.real, |_| {}) {
             Ok(library) => library,
             Err(reason) => {
                 self.complain(&reason);
@@ -178,7 +148,7 @@ impl State {
         };
         let mirror = self.mirror.get_or_insert_default();
         // SAFETY: a live graph of this library (caller).
-        match unsafe { library.tensor_layout(graph, mirror) } {
+        match unsafe { library.tensor_layout(call.graph, mirror) } {
             Ok(TensorLayout::Today) => {}
             Ok(_) => {
                 let path = &library.path;
@@ -193,7 +163,7 @@ impl State {
         if self.feeder.is_none() {
             let mut copy = None;
             // SAFETY: as above; the layout was found out.
-            let view = unsafe { view_of(library, graph, &mut copy) }?;
+            let view = unsafe { Graph::from_ptr(view_as_today(library, call.graph, &mut copy)) }?;
             self.begin(view, library)?;
         }
         Some(library)
@@ -268,27 +238,24 @@ impl State {
 
     /// # Safety
     /// As [`compute`]; the library's layouts were checked.
-    unsafe fn compute(
-        &mut self,
-        graph: *mut c_void,
-        plan: *mut RawPlan,
-        library: &'static Library,
-        real: ComputeFn,
-    ) -> c_int {
-        let mut copy = None;
-        // SAFETY: a live graph with a known layout (caller).
-        let view = unsafe { view_of(library, graph, &mut copy) };
-        let (Some(view), Some(feeder)) = (view, &mut self.feeder) else {
+    unsafe fn compute(&mut self, call: &Computation, library: &'static Library) -> c_int {
+        let Some(feeder) = &mut self.feeder else {
             // SAFETY: the call that the program made.
-            return unsafe { real(graph, plan) };
+            return unsafe { compute_observed(call, None).0 };
         };
-        let how = feed::hook::Library {
+        let mut feeding = Feeding {
+            feeder,
             ops: &library.knowledge.ops,
             rules: library.rules,
-            plan: library.plan_layout,
+            error: None,
+        };
+        let fed = Fed {
+            feeding: &mut feeding,
+            library,
         };
         // SAFETY: the call that the program made, in layouts that were checked.
-        let (status, error) = unsafe { feed::hook::compute(feeder, view, graph, plan, &how, real) };
+        let (status, _) = unsafe { compute_observed(call, Some(fed)) };
+        let Feeding { feeder, error, .. } = feeding;
         if let Some(error) = error {
             self.say_new(&error);
         } else if feeder.cannot_be() {

@@ -13,7 +13,7 @@ use std::{
 
 use capture::{
     ANY_POSITION, BatchToken, RawPlan, Recorder,
-    hook::{ComputeFn, Shield, Ticks, compute_shielded},
+    hook::{self, ComputeFn, Computed, How, Observer, Ticks},
     recorder::cycles,
 };
 use ggml::{Graph, RawGraph, foreign::TensorLayout, foreign::graph_without_uid};
@@ -100,47 +100,90 @@ unsafe extern "C" fn compute(graph: *mut c_void, plan: *mut RawPlan, caller: usi
     }
     // SAFETY: the C function of this name.
     let real: ComputeFn = unsafe { std::mem::transmute(real) };
-    if feeding::is_on() && !IS_COMPUTING.get() && !graph.is_null() && !plan.is_null() {
-        IS_COMPUTING.set(true);
-        // SAFETY: as above.
-        let status = unsafe { feeding::compute(graph, plan, caller, real) };
-        IS_COMPUTING.set(false);
-        return status;
-    }
-    if !process::is_on() || IS_COMPUTING.get() || graph.is_null() || plan.is_null() {
+    let is_observed = feeding::is_on() || process::is_on();
+    if !is_observed || IS_COMPUTING.get() || graph.is_null() || plan.is_null() {
         // SAFETY: the call that the program made.
         return unsafe { real(graph, plan) };
     }
+    let call = Computation {
+        graph,
+        plan,
+        caller,
+        real,
+    };
     // SAFETY: as above.
     unsafe {
-        match settings::get().is_some_and(|settings| settings.measures) {
-            false => compute_recorded(graph, plan, caller, real).0,
-            true => compute_measured(graph, plan, caller, real),
+        if feeding::is_on() {
+            feeding::compute(&call)
+        } else if settings::get().is_some_and(|settings| settings.measures) {
+            compute_measured(&call)
+        } else {
+            compute_observed(&call, None).0
         }
+    }
+}
+
+/// A call of `ggml_graph_compute`, which `real` is.
+pub struct Computation {
+    pub graph: *mut c_void,
+    pub plan: *mut RawPlan,
+    /// Where it returns to.
+    pub caller: usize,
+    pub real: ComputeFn,
+}
+
+impl Computation {
+    /// Nobody of us takes part.
+    ///
+    /// # Safety
+    /// The call that the program made.
+    pub unsafe fn pass_on(&self) -> c_int {
+        // SAFETY: as promised by the caller.
+        unsafe { (self.real)(self.graph, self.plan) }
+    }
+
+    /// `observers` take part; `view` is the graph in our layout.
+    ///
+    /// # Safety
+    /// As above, and the view stays valid during the call.
+    unsafe fn observed(
+        &self,
+        observers: &mut [&mut dyn Observer],
+        view: *const c_void,
+        library: &Library,
+        ticks: Ticks,
+    ) -> Computed {
+        let how = How {
+            layout: library.plan_layout,
+            ticks,
+        };
+        IS_COMPUTING.set(true);
+        // SAFETY: as promised by the caller; not null.
+        let computed = unsafe {
+            let view = Graph::from_ptr(view).expect("a graph that is computed");
+            hook::compute(observers, view, self.graph, self.plan, how, self.real)
+        };
+        IS_COMPUTING.set(false);
+        computed
     }
 }
 
 /// Recorded in every third call only, and timed in all.
 #[cold]
-unsafe fn compute_measured(
-    graph: *mut c_void,
-    plan: *mut RawPlan,
-    caller: usize,
-    real: ComputeFn,
-) -> c_int {
+unsafe fn compute_measured(call: &Computation) -> c_int {
     let (turn, round) = Turn::next();
     let begin = now_nanos();
     // SAFETY: the call that the program made.
     let (status, cycles_inside_us) = unsafe {
         match turn {
-            Turn::PassedOn | Turn::PassedOnAgain => (real(graph, plan), 0),
-            Turn::Recorded => compute_recorded(graph, plan, caller, real),
+            Turn::PassedOn | Turn::PassedOnAgain => (call.pass_on(), 0),
+            Turn::Recorded => compute_observed(call, None),
         }
     };
     let nanos = now_nanos() - begin;
     if let Some(process) = process::current() {
         // SAFETY: a live graph; the field never moved.
-        let nodes = unsafe { (&raw const (*graph.cast::<RawGraph>()).n_nodes).read() };
+        let nodes = unsafe { (&raw const (*call.graph.cast::<RawGraph>()).n_nodes).read() };
         let note = measure::Note {
             turn,
             round,
@@ -153,96 +196,130 @@ unsafe fn compute_measured(
     status
 }
 
-/// The status, and the cycles that were spent in here (when that is measured).
-unsafe fn compute_recorded(
-    graph: *mut c_void,
-    plan: *mut RawPlan,
-    caller: usize,
-    real: ComputeFn,
-) -> (c_int, u64) {
+/// Computes a graph, recorded if this process is, and its weights fed. The status, and the
+/// cycles that were spent in here (when that is measured).
+///
+/// # Safety
+/// The call that the program made.
+pub unsafe fn compute_observed(call: &Computation, feeding: Option<Fed<'_>>) -> (c_int, u64) {
     let begin = cycles();
+    let prepared = catch_unwind(|| prepare(call));
+    if prepared.is_err() {
+        process::switch_off("an error in the recorder itself, before a graph");
+    }
     // SAFETY: the call that the program made.
-    let pass_on = || (unsafe { real(graph, plan) }, 0);
-    let prepared = catch_unwind(|| prepare(caller, real));
-    let Ok(Some((process, library, mut lent))) = prepared else {
-        if prepared.is_err() {
-            process::switch_off("an error in the recorder itself, before a graph");
+    unsafe {
+        match prepared {
+            Ok(Some(recording)) => compute_recorded(call, recording, feeding, begin),
+            _ => (compute_fed(call, feeding), 0),
         }
-        return pass_on();
+    }
+}
+
+/// Who feeds a graph, and the library that computes it, which lays its structs out as today.
+pub struct Fed<'a> {
+    pub feeding: &'a mut dyn Observer,
+    pub library: &'static Library,
+}
+
+/// Not recorded.
+unsafe fn compute_fed(call: &Computation, feeding: Option<Fed<'_>>) -> c_int {
+    let mut copy = None;
+    let Some(Fed { feeding, library }) = feeding else {
+        // SAFETY: the call that the program made.
+        return unsafe { call.pass_on() };
     };
+    // SAFETY: a live graph of a library whose layout is known.
+    let view = unsafe { view_as_today(library, call.graph, &mut copy) };
+    // SAFETY: as above.
+    unsafe { call.observed(&mut [feeding], view, library, Ticks::AfterEachNode) }.status
+}
+
+unsafe fn compute_recorded(
+    call: &Computation,
+    (process, library, mut lent): Recording,
+    feeding: Option<Fed<'_>>,
+    begin: u64,
+) -> (c_int, u64) {
     let stream = lent.stream();
     let mut copy = None;
     // SAFETY: a live graph of this library.
     let view = catch_unwind(AssertUnwindSafe(|| unsafe {
         announce(process, &mut stream.recorder);
-        view_of(library, graph, stream, &mut copy)
+        view_of(library, call.graph, stream, &mut copy)
     }));
     let (view, ticks) = match view {
         Ok(Ok(found)) => found,
         Ok(Err(reason)) => {
             process::switch_off(&reason);
-            return pass_on();
+            // SAFETY: the call that the program made.
+            return (unsafe { compute_fed(call, feeding) }, 0);
         }
         Err(_) => {
             process::switch_off("an error in the recorder itself, in reading a graph");
             lent.keep();
-            return pass_on();
+            // SAFETY: as above.
+            return (unsafe { compute_fed(call, feeding) }, 0);
         }
     };
-    IS_COMPUTING.set(true);
-    // SAFETY: the graph as its own library laid it out, or translated; the
-    // mirror is not touched until the call returns.
-    let record = |recorder: &mut Recorder| unsafe {
-        // The view borrows nothing that the recorder changes.
-        let view = Graph::from_ptr(view).expect("not null");
-        let how = (library.plan_layout, ticks);
-        compute_shielded(recorder, view, graph, plan, how, real)
-    };
-    let before = cycles().wrapping_sub(begin);
     let is_audited = settings::get().is_some_and(|settings| settings.audits);
-    let (status, shield) = if is_audited {
-        let place = (stream.number, stream.recorder.next_evaluation());
-        let (result, noted) = watch::watched(process, place, || record(&mut stream.recorder));
-        noted.unwrap_or_else(|reason| process::switch_off(&reason));
-        result
-    } else {
-        record(&mut stream.recorder)
+    let place = (stream.number, stream.recorder.next_evaluation());
+    let mut watch = is_audited.then(|| watch::Watched::new(process, place));
+    let recorder: &mut dyn Observer = &mut stream.recorder;
+    let feeding = feeding.map(|fed| fed.feeding);
+    let before = cycles().wrapping_sub(begin);
+    // SAFETY: the graph as its own library laid it out, or translated; the mirror is not
+    // touched until the call returns, and the view borrows nothing that the recorder
+    // changes.
+    let computed = unsafe {
+        match (feeding, &mut watch) {
+            (None, None) => call.observed(&mut [recorder], view, library, ticks),
+            (Some(feeding), None) => call.observed(&mut [recorder, feeding], view, library, ticks),
+            (None, Some(watch)) => call.observed(&mut [recorder, watch], view, library, ticks),
+            (Some(feeding), Some(watch)) => {
+                call.observed(&mut [recorder, feeding, watch], view, library, ticks)
+            }
+        }
     };
-    IS_COMPUTING.set(false);
     let begin = cycles();
-    if shield == Shield::Blind {
+    if let Some(reason) = watch.and_then(|watch| watch.error) {
+        process::switch_off(&reason);
+    }
+    if computed.is_blind {
         process::switch_off(&format!(
             "{}: ggml {}: cannot follow how far it is in a graph",
             library.path, library.version
         ));
-        return (status, 0);
+        return (computed.status, 0);
     }
-    if shield == Shield::Broken {
+    if stream.recorder.is_broken() {
         process::switch_off("an error in the recorder itself");
         lent.keep();
-        return (status, 0);
+        return (computed.status, 0);
     }
     if let Some(reason) = stream.recorder.refusal() {
         process::switch_off(&format!("{}: {reason}", library.path));
-        return (status, 0);
+        return (computed.status, 0);
     }
     stream.count(process);
     let inside = stream.recorder.take_self_cycles();
-    (status, before + inside + cycles().wrapping_sub(begin))
+    let spent = before + inside + cycles().wrapping_sub(begin);
+    (computed.status, spent)
 }
 
+type Recording = (&'static process::Process, &'static Library, streams::Lent);
+
 /// What recording this call needs; `None` when it is not to be recorded.
-fn prepare(
-    caller: usize,
-    real: ComputeFn,
-) -> Option<(&'static process::Process, &'static Library, streams::Lent)> {
-    let process = process::current()?;
+fn prepare(call: &Computation) -> Option<Recording> {
+    let process = process::is_on().then(process::current)??;
     if !process.control.allows(now_nanos()) {
         return None;
     }
-    let library = library::of(caller, real, |library| process.note_library(library))
-        .map_err(|reason| process::switch_off(&reason))
-        .ok()?;
+    let library = library::of(call.caller, call.real, |library| {
+        process.note_library(library)
+    })
+    .map_err(|reason| process::switch_off(&reason))
+    .ok()?;
     let lent = streams::lend(process, library, CONTEXT.get());
     if lent.is_none() && process::is_on() {
         process.status.count_lost(0, 0);
@@ -271,11 +348,8 @@ unsafe fn view_of(
     // SAFETY: a live graph of this library (caller).
     let layout = unsafe { library.tensor_layout(graph, &mut stream.mirror) }?;
     let view = match layout {
-        TensorLayout::Today if library.has_uid => graph.cast_const(),
-        TensorLayout::Today => {
-            // SAFETY: as above.
-            std::ptr::from_ref(copy.insert(unsafe { graph_without_uid(graph) })).cast()
-        }
+        // SAFETY: as above.
+        TensorLayout::Today => unsafe { view_as_today(library, graph, copy) },
         other => {
             stream.recorder.trust_layout();
             // SAFETY: as above; the layout was found out.
@@ -288,6 +362,23 @@ unsafe fn view_of(
         TensorLayout::WithPerf { .. } => Ticks::InRounds,
     };
     Ok((view, ticks))
+}
+
+/// The graph in our layout, of a library whose tensors are laid out as today; `copy` keeps
+/// what that needs.
+///
+/// # Safety
+/// A live graph of this library.
+pub unsafe fn view_as_today(
+    library: &Library,
+    graph: *mut c_void,
+    copy: &mut Option<RawGraph>,
+) -> *const c_void {
+    match library.has_uid {
+        true => graph.cast_const(),
+        // SAFETY: as promised by the caller; the nodes are the same.
+        false => std::ptr::from_ref(copy.insert(unsafe { graph_without_uid(graph) })).cast(),
+    }
 }
 
 /// `ggml_backend_sched_graph_compute_async(sched, graph)`.

@@ -50,11 +50,12 @@ static CONSTRUCTOR: extern "C" fn() = construct;
 
 extern "C" fn construct() {
     let _ = std::panic::catch_unwind(|| {
-        match (settings::read(), settings::feed()) {
-            (Some(_), _) => IS_ON.store(true, Ordering::Relaxed),
-            (None, Some(file)) => feeding::start(file),
-            (None, None) => return,
+        let (records, feeds) = (settings::read().is_some(), settings::feed());
+        if !records && feeds.is_none() {
+            return;
         }
+        IS_ON.store(records, Ordering::Relaxed);
+        feeds.into_iter().for_each(feeding::start);
         // Ours alone: the program has another copy of std, if any.
         std::panic::set_hook(Box::new(|_| {}));
         // SAFETY: the functions live as long as the process; the library is

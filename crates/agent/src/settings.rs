@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::OnceLock};
 
 /// The run's log folder, absolute. Not set: the library does nothing.
 pub const RUN: &str = "TENSORSCOPE_LOG";
-/// The file that says how the model is fed; then nothing is recorded.
+/// The file that says how the model is fed.
 pub const FEED: &str = "TENSORSCOPE_FEED";
 /// `1`: weights are kept in the order of the file.
 pub const NO_REPACK: &str = "TENSORSCOPE_NO_REPACK";
@@ -22,12 +22,9 @@ pub struct Settings {
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// The settings of a process that is to be fed, and not recorded.
+/// The settings of a process that is to be fed.
 pub fn feed() -> Option<PathBuf> {
-    match std::env::var_os(RUN) {
-        Some(_) => None,
-        None => std::env::var_os(FEED).map(PathBuf::from),
-    }
+    std::env::var_os(FEED).map(PathBuf::from)
 }
 
 /// Reads the environment, once, before the program starts.

@@ -1,13 +1,16 @@
-//! Around one call of `ggml_graph_compute`.
+//! Around one call of `ggml_graph_compute`: whoever takes part in it, as a chain.
 //!
-//! 1. [`compute`] lets the recorder begin an evaluation (read inputs, write the
-//!    head of its record), and puts [`on_tick`] into the plan's abort callback.
-//! 2. ggml calls it on thread 0 after each executed node, before the barrier:
-//!    the node's inputs are still intact. The program's own callback is chained.
-//! 3. When the real function returns, the plan is as it was, and the recorder
-//!    commits the record.
+//! 1. Each [`Observer`] says whether the graph is its business, then begins, in the order
+//!    of the chain.
+//! 2. Our callback is put into the plan. ggml calls it on thread 0 after each executed
+//!    node, before the barrier: the node's inputs are still intact. Each observer gets the
+//!    tick, in the order of the chain; then the program's own callback.
+//! 3. When the real function returns, the plan is as it was, and the observers end, in
+//!    reverse order.
 //!
-//! An evaluation that cannot be recorded runs exactly as it would without us.
+//! So who stands first sees the program's own graph, and who stands last is closest to the
+//! computation. Without observers the graph is computed exactly as without us, and a panic
+//! of ours never reaches the program.
 
 use std::{
     ffi::{c_int, c_void},
@@ -16,10 +19,7 @@ use std::{
 
 use ggml::Graph;
 
-use crate::{
-    recorder::Recorder,
-    rounds::{self, Progress, Rounds},
-};
+use crate::rounds::{self, Progress, Rounds};
 
 /// `ggml_abort_callback`.
 pub type AbortCallback = Option<unsafe extern "C" fn(*mut c_void) -> bool>;
@@ -42,59 +42,6 @@ pub type ComputeFn = unsafe extern "C" fn(*mut c_void, *mut RawPlan) -> c_int;
 const STATUS_SUCCESS: c_int = 0;
 /// `GGML_STATUS_ABORTED`.
 const STATUS_ABORTED: c_int = 1;
-
-/// Called once per step with the step's number, before the record of the tick.
-/// The audit re-protects pages there.
-pub type StepObserver = unsafe fn(*mut c_void, step: usize);
-
-/// Computes `graph` with `real`, recorded.
-///
-/// # Safety
-/// `graph` and `plan` are what `ggml_graph_compute` was called with, `real` is
-/// that function, and both structs have the layouts that [`ggml::check`] proved.
-pub unsafe fn compute(
-    recorder: &mut Recorder,
-    graph: *mut c_void,
-    plan: *mut RawPlan,
-    real: ComputeFn,
-) -> c_int {
-    let timer = recorder.self_timer();
-    // SAFETY: a live graph (caller); it does not change while it is computed.
-    let recorded = match unsafe { Graph::from_ptr(graph) } {
-        // SAFETY: as above, and ggml has filled its inputs before computing.
-        Some(graph) => unsafe { recorder.begin(graph, (*plan).n_threads) },
-        None => false,
-    };
-    if !recorded {
-        recorder.add_self_time(timer);
-        // SAFETY: the call that the program made.
-        return unsafe { real(graph, plan) };
-    }
-    // SAFETY: the plan belongs to this call; nobody else reads it until `real`.
-    let before = unsafe {
-        let before = ((*plan).abort_callback, (*plan).abort_callback_data);
-        recorder.chained = before;
-        (*plan).abort_callback = Some(if recorder.is_timed() {
-            on_timed_tick
-        } else {
-            on_tick
-        });
-        (*plan).abort_callback_data = std::ptr::from_mut(recorder).cast();
-        before
-    };
-    recorder.add_self_time(timer);
-    // SAFETY: the call that the program made, with a callback that outlives it.
-    let status = unsafe { real(graph, plan) };
-    let timer = recorder.self_timer();
-    // SAFETY: the plan is ours again.
-    unsafe {
-        (*plan).abort_callback = before.0;
-        (*plan).abort_callback_data = before.1;
-    }
-    recorder.end(status == STATUS_ABORTED);
-    recorder.add_self_time(timer);
-    status
-}
 
 /// Where a `ggml_cplan` has its abort callback, and its data behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,130 +72,334 @@ pub enum Ticks {
     InRounds,
 }
 
-/// How [`compute_shielded`] went for the recorder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shield {
-    Held,
-    /// How far the backend was could not be followed.
-    Blind,
-    /// Our own code panicked. The program noticed nothing, but this recorder must
-    /// not be used again.
-    Broken,
+/// A graph that is about to be computed.
+pub struct Call<'g> {
+    pub graph: Graph<'g>,
+    pub threads: c_int,
+    /// What all observers may note at most; known when they begin.
+    pub note_words: usize,
 }
 
-/// As [`compute`], inside a program that must not fail because of us: a panic of
-/// the recorder ends recording and nothing else. `view` is `graph` in our layout.
+/// The computation must not go on; why is for the observer to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stop;
+
+/// Whether an observer takes part in a computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// It does, and notes at most so many words (see [`Observer::end`]).
+    Takes { note_words: usize },
+    /// None of its methods is called any more for this graph.
+    Leaves,
+}
+
+/// How a computation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// To its last node.
+    pub is_complete: bool,
+    /// The program, or one of us, stopped it.
+    pub is_aborted: bool,
+    pub ticks: u32,
+}
+
+/// Somebody who takes part in the computation of graphs.
+///
+/// All methods are called on the thread that computes.
+pub trait Observer {
+    /// Looks at a graph before anybody begins.
+    ///
+    /// # Safety
+    /// The graph is live and about to be computed, its inputs are filled, and its layout is
+    /// what crate `ggml` says.
+    unsafe fn prepare(&mut self, _call: &Call<'_>) -> Result<Part, Stop> {
+        Ok(Part::Takes { note_words: 0 })
+    }
+
+    /// The last moment before the computation; `Leaves` if it cannot take part after all.
+    ///
+    /// # Safety
+    /// As [`Observer::prepare`], which was called with the same graph.
+    unsafe fn begin(&mut self, call: &Call<'_>) -> Result<Part, Stop>;
+
+    /// Step number `ticks - 1` was executed; the next one has not begun on any thread.
+    ///
+    /// # Safety
+    /// Between `begin` and `end`.
+    unsafe fn tick(&mut self, _ticks: u32) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    /// `notes` go into the record of the evaluation, if somebody who began earlier writes
+    /// one.
+    fn end(&mut self, ended: Ended, notes: &mut Vec<u64>) -> Result<(), Stop>;
+
+    /// Steps that it expects of the graph that began; for backends that say less than they
+    /// do ([`crate::rounds`]).
+    fn steps(&self) -> u32 {
+        0
+    }
+
+    /// One of its methods panicked; none is called any more for this graph.
+    fn panicked(&mut self) -> Result<(), Stop> {
+        Err(Stop)
+    }
+}
+
+/// What [`compute`] has to know of the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct How {
+    pub layout: PlanLayout,
+    pub ticks: Ticks,
+}
+
+impl How {
+    /// As libraries are today.
+    pub const TODAY: How = How {
+        layout: PlanLayout::Today,
+        ticks: Ticks::AfterEachNode,
+    };
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Computed {
+    pub status: c_int,
+    /// How far the backend was could not be followed: nobody got all ticks.
+    pub is_blind: bool,
+}
+
+/// Computes `graph` with `real`, observed. `view` is `graph` in our layout.
 ///
 /// # Safety
-/// As [`compute`]; `plan` has `layout`, and `view` stays valid during the call.
-pub unsafe fn compute_shielded(
-    recorder: &mut Recorder,
+/// `graph` and `plan` are what `ggml_graph_compute` was called with, `real` is that
+/// function, the layouts are those that were checked, and `view` stays valid meanwhile.
+pub unsafe fn compute(
+    observers: &mut [&mut dyn Observer],
     view: Graph<'_>,
     graph: *mut c_void,
     plan: *mut RawPlan,
-    (layout, ticks): (PlanLayout, Ticks),
+    how: How,
     real: ComputeFn,
-) -> (c_int, Shield) {
-    let timer = recorder.self_timer();
-    // SAFETY: `n_threads` lies in front of what moved.
-    let threads = unsafe { (&raw const (*plan).n_threads).read() };
-    // SAFETY: a live graph whose inputs are filled (caller).
-    let began = catch_unwind(AssertUnwindSafe(|| unsafe {
-        recorder.begin(view, threads)
-    }));
-    if !matches!(began, Ok(true)) {
-        recorder.add_self_time(timer);
-        recorder.is_broken |= began.is_err();
-        // SAFETY: the call that the program made.
-        return (unsafe { real(graph, plan) }, recorder.shield());
-    }
-    let slot = plan.wrapping_byte_add(layout.callback_offset());
-    let callback: *mut AbortCallback = slot.cast();
-    // SAFETY: the data follow the callback in every layout; the plan belongs to
-    // this call and nobody else reads it until `real`.
-    let data: *mut *mut c_void = unsafe { callback.add(1).cast() };
-    // SAFETY: as above.
-    let before = unsafe { (callback.read(), data.read()) };
-    recorder.chained = before;
-    // SAFETY: the graph that the recorder has begun with, and its plan.
-    let mut rounds = unsafe { Rounds::new(recorder, before, graph, plan) };
-    let ours: (AbortCallback, *mut c_void) = match ticks {
-        Ticks::AfterEachNode => (
-            Some(on_shielded_tick),
-            std::ptr::from_mut(recorder).cast::<c_void>(),
-        ),
-        Ticks::InRounds => (Some(rounds::on_call), (&raw mut rounds).cast()),
+) -> Computed {
+    let mut call = Call {
+        graph: view,
+        // SAFETY: the field lies in front of what moved.
+        threads: unsafe { (&raw const (*plan).n_threads).read() },
+        note_words: 0,
     };
-    // SAFETY: as above; what the callback uses outlives the call of `real`.
-    unsafe {
-        callback.write(ours.0);
-        data.write(ours.1);
+    let mut chain = Chain {
+        observers,
+        parts: 0,
+        ticks: 0,
+        is_stopped: false,
+    };
+    chain.prepare(&mut call);
+    chain.begin(&call);
+    let (mut status, mut is_blind) = (STATUS_ABORTED, false);
+    if !chain.is_stopped {
+        // SAFETY: the call that the program made.
+        (status, is_blind) = match chain.parts {
+            0 => {
+                return Computed {
+                    status: unsafe { real(graph, plan) },
+                    is_blind,
+                };
+            }
+            // SAFETY: as promised by the caller.
+            _ => unsafe { chain.run(graph, plan, how, real) },
+        };
     }
-    recorder.add_self_time(timer);
-    // SAFETY: the call that the program made, with a callback that outlives it.
-    let status = unsafe { real(graph, plan) };
-    let timer = recorder.self_timer();
-    // SAFETY: the plan is ours again.
-    unsafe {
-        callback.write(before.0);
-        data.write(before.1);
-    }
-    let is_blind = ticks == Ticks::InRounds
-        && status == STATUS_SUCCESS
-        // SAFETY: the backend says that all nodes are done.
-        && unsafe { rounds.finish() } == Progress::NotFound;
-    if !recorder.is_broken {
-        let end = || recorder.end(status == STATUS_ABORTED);
-        let ended = catch_unwind(AssertUnwindSafe(end));
-        recorder.is_broken = ended.is_err();
-    }
-    recorder.add_self_time(timer);
-    match is_blind {
-        true => (status, Shield::Blind),
-        false => (status, recorder.shield()),
+    chain.end(status, call.note_words);
+    // A stop at the last node's own tick comes too late for the backend to notice.
+    match chain.is_stopped {
+        true => Computed {
+            status: STATUS_ABORTED,
+            is_blind: false,
+        },
+        false => Computed { status, is_blind },
     }
 }
 
-unsafe extern "C" fn on_shielded_tick(data: *mut c_void) -> bool {
-    // SAFETY: as in `on_tick`.
-    let recorder = unsafe { &mut *data.cast::<Recorder>() };
-    if !recorder.is_broken {
-        let timer = recorder.self_timer();
-        // SAFETY: as in `on_tick`.
-        let ticked = catch_unwind(AssertUnwindSafe(|| unsafe { recorder.tick() }));
-        recorder.is_broken = ticked.is_err();
-        recorder.add_self_time(timer);
+/// Those who take part in a call.
+struct Chain<'a, 'o> {
+    observers: &'a mut [&'o mut dyn Observer],
+    /// A bit for each observer that takes part. No list: recording allocates nothing.
+    parts: u8,
+    /// Steps that were executed.
+    ticks: u32,
+    is_stopped: bool,
+}
+
+impl Chain<'_, '_> {
+    /// Calls an observer; `None` after a panic that stops nothing.
+    #[inline]
+    fn call<T>(
+        &mut self,
+        at: usize,
+        f: impl FnOnce(&mut dyn Observer) -> Result<T, Stop>,
+    ) -> Option<T> {
+        let observer = &mut *self.observers[at];
+        let result = match catch_unwind(AssertUnwindSafe(|| f(observer))) {
+            Ok(result) => result.map(Some),
+            Err(_) => {
+                self.parts &= !(1 << at);
+                self.observers[at].panicked().map(|()| None)
+            }
+        };
+        result.unwrap_or_else(|Stop| {
+            self.is_stopped = true;
+            None
+        })
     }
-    // SAFETY: as in `on_tick`.
-    recorder
-        .chained
-        .0
-        .is_some_and(|callback| unsafe { callback(recorder.chained.1) })
+
+    fn takes_part(&self, at: usize) -> bool {
+        self.parts >> at & 1 == 1
+    }
+
+    fn prepare(&mut self, call: &mut Call<'_>) {
+        for at in 0..self.observers.len() {
+            // SAFETY: a live graph whose inputs are filled (`compute`).
+            let part = self.call(at, |observer| unsafe { observer.prepare(call) });
+            if let Some(Part::Takes { note_words }) = part {
+                call.note_words += note_words;
+                self.parts |= 1 << at;
+            }
+        }
+    }
+
+    /// After a stop those who have begun still end, and so does who stopped: it has to put
+    /// back what it changed.
+    fn begin(&mut self, call: &Call<'_>) {
+        for at in 0..self.observers.len() {
+            let is_late = self.is_stopped;
+            if !self.takes_part(at) || is_late {
+                self.parts &= !(1 << at);
+                continue;
+            }
+            // SAFETY: a live graph whose inputs are filled (`compute`).
+            let part = self.call(at, |observer| unsafe { observer.begin(call) });
+            if part.is_none_or(|part| part == Part::Leaves) && !self.is_stopped {
+                self.parts &= !(1 << at);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`compute`].
+    unsafe fn run(
+        &mut self,
+        graph: *mut c_void,
+        plan: *mut RawPlan,
+        how: How,
+        real: ComputeFn,
+    ) -> (c_int, bool) {
+        let steps = self.observers.iter().map(|observer| observer.steps());
+        let steps = steps.max().unwrap_or(0);
+        let slot = plan.wrapping_byte_add(how.layout.callback_offset());
+        let callback: *mut AbortCallback = slot.cast();
+        // SAFETY: the data follow the callback in every layout; the plan belongs to this
+        // call and nobody else reads it until `real`.
+        let data: *mut *mut c_void = unsafe { callback.add(1).cast() };
+        // SAFETY: as above.
+        let before = unsafe { (callback.read(), data.read()) };
+        let mut ticking = Ticking {
+            chain: std::ptr::from_mut(self).cast(),
+            chained: before,
+        };
+        let pointer = &raw mut ticking;
+        // SAFETY: the graph that everybody has begun with, and its plan.
+        let mut rounds = unsafe { Rounds::new(pointer, graph, plan) };
+        let ours: (AbortCallback, *mut c_void) = match how.ticks {
+            Ticks::AfterEachNode => (Some(on_tick), pointer.cast()),
+            Ticks::InRounds => (Some(rounds::on_call), (&raw mut rounds).cast()),
+        };
+        // SAFETY: as above; what the callback uses outlives the call of `real`.
+        let status = unsafe {
+            callback.write(ours.0);
+            data.write(ours.1);
+            let status = real(graph, plan);
+            callback.write(before.0);
+            data.write(before.1);
+            status
+        };
+        let is_blind = how.ticks == Ticks::InRounds
+            && status == STATUS_SUCCESS
+            // SAFETY: the backend says that all nodes are done.
+            && unsafe { rounds.finish(steps) } == Progress::NotFound;
+        (status, is_blind)
+    }
+
+    /// A step was executed.
+    #[inline]
+    fn tick(&mut self) {
+        if self.is_stopped {
+            return;
+        }
+        self.ticks += 1;
+        let ticks = self.ticks;
+        for at in 0..self.observers.len() {
+            if self.takes_part(at) {
+                // SAFETY: begun, and not ended yet.
+                self.call(at, |observer| unsafe { observer.tick(ticks) });
+            }
+        }
+    }
+
+    fn end(&mut self, status: c_int, note_words: usize) {
+        let mut notes = Vec::with_capacity(note_words);
+        for at in (0..self.observers.len()).rev() {
+            let ended = Ended {
+                is_complete: status == STATUS_SUCCESS && !self.is_stopped,
+                is_aborted: status == STATUS_ABORTED || self.is_stopped,
+                ticks: self.ticks,
+            };
+            if self.takes_part(at) {
+                self.call(at, |observer| observer.end(ended, &mut notes));
+            }
+        }
+    }
+}
+
+/// The callback's data while a graph is computed.
+pub(crate) struct Ticking {
+    chain: *mut Chain<'static, 'static>,
+    /// The program's own callback.
+    pub(crate) chained: (AbortCallback, *mut c_void),
+}
+
+impl Ticking {
+    /// A step was executed.
+    ///
+    /// # Safety
+    /// While the graph is computed, on the thread that does.
+    #[inline]
+    pub(crate) unsafe fn tick(&mut self) {
+        // SAFETY: `Chain::run` does not touch the chain while the graph is computed.
+        unsafe { (*self.chain).tick() };
+    }
+
+    pub(crate) fn ticks(&self) -> u32 {
+        // SAFETY: as in `tick`.
+        unsafe { (*self.chain).ticks }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        // SAFETY: as in `tick`.
+        unsafe { (*self.chain).is_stopped }
+    }
 }
 
 unsafe extern "C" fn on_tick(data: *mut c_void) -> bool {
-    // SAFETY: `compute` put the recorder there and does not touch it while the
-    // graph is computed; only thread 0 calls.
-    let recorder = unsafe { &mut *data.cast::<Recorder>() };
-    // SAFETY: called from the graph that `begin` saw.
-    unsafe { recorder.tick() };
+    // SAFETY: `Chain::run` put it there and does not touch it while the graph is computed;
+    // only thread 0 calls.
+    let ticking = unsafe { &mut *data.cast::<Ticking>() };
+    // SAFETY: ggml calls after each executed node.
+    unsafe { ticking.tick() };
+    if ticking.is_stopped() {
+        return true;
+    }
+    let (callback, data) = ticking.chained;
     // SAFETY: the program's own callback with its own data.
-    recorder
-        .chained
-        .0
-        .is_some_and(|callback| unsafe { callback(recorder.chained.1) })
-}
-
-unsafe extern "C" fn on_timed_tick(data: *mut c_void) -> bool {
-    // SAFETY: as in `on_tick`.
-    let recorder = unsafe { &mut *data.cast::<Recorder>() };
-    let timer = recorder.self_timer();
-    // SAFETY: as in `on_tick`.
-    unsafe { recorder.tick() };
-    recorder.add_self_time(timer);
-    // SAFETY: as in `on_tick`.
-    recorder
-        .chained
-        .0
-        .is_some_and(|callback| unsafe { callback(recorder.chained.1) })
+    callback.is_some_and(|callback| unsafe { callback(data) })
 }

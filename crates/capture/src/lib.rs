@@ -4,9 +4,10 @@
 //! library hand every call of `ggml_graph_compute` to [`hook::compute`], and the
 //! rest is the same.
 //!
-//! - [`hook`]: around one `ggml_graph_compute`: begin, a tick per node, end;
+//! - [`hook`]: around one `ggml_graph_compute`: a chain of observers that begin, get a tick
+//!   per node, and end;
 //! - [`rounds`]: the ticks of backends that called back otherwise;
-//! - [`recorder`]: what begin, tick and end store;
+//! - [`recorder`]: the observer that stores;
 //! - [`plan`]: a graph as a template and as the pointers its captures are read from;
 //! - [`intern`], [`names`]: numbers for strings, tensors and templates;
 //! - [`gather`]: reading small strided arrays out of tensors.
@@ -22,6 +23,6 @@ pub mod plan;
 pub mod recorder;
 pub mod rounds;
 
-pub use hook::{RawPlan, compute};
+pub use hook::RawPlan;
 pub use names::Places;
 pub use recorder::{ANY_POSITION, Batch, BatchToken, Recorder};

@@ -1,6 +1,6 @@
 //! What the begin of an evaluation, each tick and its end store.
 
-use std::{collections::VecDeque, ffi::c_void, sync::Arc};
+use std::{collections::VecDeque, sync::Arc};
 
 use ggml::Graph;
 use trace::{
@@ -13,7 +13,7 @@ use trace::{
 
 use crate::{
     gather::{self, Packer, Source},
-    hook::{AbortCallback, Shield, StepObserver},
+    hook::{Call, Ended, Observer, Part, Stop},
     intern::Interner,
     plan::{Knowledge, Plan, Surroundings},
 };
@@ -72,12 +72,11 @@ pub struct Recorder {
     next_capture: usize,
     flags: u32,
     extra_ticks: u32,
-    pub(crate) chained: (AbortCallback, *mut c_void),
-    observer: Option<(StepObserver, *mut c_void)>,
     // What begin and end touch.
     evaluations: u64,
     current: usize,
     body_words: usize,
+    note_words: usize,
     plans: Vec<KnownPlan>,
     next_victim: usize,
     knowledge: Arc<Knowledge>,
@@ -96,7 +95,7 @@ pub struct Recorder {
     has_consecutive_positions: bool,
     /// Recording itself failed in the middle of an evaluation; nothing more is
     /// recorded.
-    pub(crate) is_broken: bool,
+    is_broken: bool,
 }
 
 /// Whether our view of ggml's structs holds for the library that computes.
@@ -136,11 +135,10 @@ impl Recorder {
             next_capture: 0,
             flags: 0,
             extra_ticks: 0,
-            chained: (None, std::ptr::null_mut()),
-            observer: None,
             evaluations: 0,
             current: 0,
             body_words: 0,
+            note_words: 0,
             plans: Vec::with_capacity(PLANS_KEPT),
             next_victim: 0,
             knowledge,
@@ -186,24 +184,14 @@ impl Recorder {
         self.batch.tokens.extend(tokens);
     }
 
-    pub(crate) fn shield(&self) -> Shield {
-        match self.is_broken {
-            false => Shield::Held,
-            true => Shield::Broken,
-        }
+    /// Our own code panicked; this recorder must not be used again.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// Evaluations so far, the lost ones included: the number of the next one.
     pub fn next_evaluation(&self) -> u64 {
         self.evaluations
-    }
-
-    pub(crate) fn steps_done(&self) -> usize {
-        self.step
-    }
-
-    pub(crate) fn steps_left(&self) -> usize {
-        self.steps - self.step
     }
 
     /// Counts an evaluation that was not recorded.
@@ -229,15 +217,6 @@ impl Recorder {
         self.interner.token(id, text);
     }
 
-    /// Calls `observer(data, step)` at each tick.
-    ///
-    /// # Safety
-    /// `observer` may be called with `data` from then on, on the thread that
-    /// computes.
-    pub unsafe fn observe(&mut self, observer: StepObserver, data: *mut c_void) {
-        self.observer = Some((observer, data));
-    }
-
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -247,12 +226,13 @@ impl Recorder {
         self.appender
     }
 
-    /// Writes the head of an evaluation's record. `false` when it cannot be
-    /// recorded: it is counted as lost, and nothing else must be called.
+    /// Writes the head of an evaluation's record, which has room for so many words of notes.
+    /// `false` when it cannot be recorded: it is counted as lost, and nothing else must be
+    /// called.
     ///
     /// # Safety
     /// `graph` is live and its inputs are filled.
-    pub unsafe fn begin(&mut self, graph: Graph<'_>, threads: i32) -> bool {
+    pub unsafe fn begin(&mut self, graph: Graph<'_>, threads: i32, note_words: usize) -> bool {
         let number = self.evaluations;
         self.evaluations += 1;
         // SAFETY: a live graph of the library that `knowledge` describes.
@@ -264,8 +244,12 @@ impl Recorder {
         // SAFETY: the plan was made from this graph, whose inputs are filled.
         unsafe { self.read_inputs() };
         let plan = &self.plans[self.current].plan;
-        self.body_words =
-            EVAL_HEAD_WORDS + self.begin_words.len() + plan.step_words + EVAL_TAIL_WORDS;
+        self.note_words = note_words;
+        self.body_words = EVAL_HEAD_WORDS
+            + self.begin_words.len()
+            + plan.step_words
+            + note_words
+            + EVAL_TAIL_WORDS;
         if !self.write_definitions()
             || !self.appender.begin(RecordKind::Evaluation, self.body_words)
         {
@@ -281,7 +265,8 @@ impl Recorder {
         self.appender.put(self.batch.context);
         // Read as late as possible: what we did so far is not the program's time.
         self.appender.put(now_nanos());
-        self.appender.put(self.begin_words.len() as u64);
+        self.appender
+            .put(self.begin_words.len() as u64 | (note_words as u64) << 32);
         for &word in &self.begin_words {
             self.appender.put(word);
         }
@@ -343,10 +328,6 @@ impl Recorder {
     pub unsafe fn tick(&mut self) {
         let now = now_nanos();
         let step = self.step;
-        if let Some((observer, data)) = self.observer {
-            // SAFETY: promised to `observe`.
-            unsafe { observer(data, step) };
-        }
         if step >= self.steps {
             self.extra_ticks += 1;
             return;
@@ -360,8 +341,8 @@ impl Recorder {
         }
     }
 
-    /// Completes the record.
-    pub fn end(&mut self, aborted: bool) {
+    /// Completes the record; there was room for `notes`.
+    pub fn end(&mut self, aborted: bool, notes: &[u64]) {
         let end = now_nanos();
         let complete = self.step == self.steps && self.extra_ticks == 0;
         if aborted {
@@ -371,9 +352,14 @@ impl Recorder {
             self.counts.tick_mismatches += 1;
             self.status.count_tick_mismatch();
         }
-        while self.appender.body_words_left() > EVAL_TAIL_WORDS {
+        while self.appender.body_words_left() > EVAL_TAIL_WORDS + self.note_words {
             self.appender.put(0);
         }
+        let unused = self.note_words.saturating_sub(notes.len());
+        let notes = notes.iter().copied().chain(std::iter::repeat_n(0, unused));
+        notes
+            .take(self.note_words)
+            .for_each(|note| self.appender.put(note));
         let ticks = self.step as u64 + u64::from(self.extra_ticks);
         self.appender.put(end);
         self.appender
@@ -523,6 +509,52 @@ impl Recorder {
     }
 }
 
+impl Observer for Recorder {
+    unsafe fn prepare(&mut self, _: &Call<'_>) -> Result<Part, Stop> {
+        Ok(match self.is_broken {
+            false => Part::Takes { note_words: 0 },
+            true => Part::Leaves,
+        })
+    }
+
+    unsafe fn begin(&mut self, call: &Call<'_>) -> Result<Part, Stop> {
+        let timer = self.self_timer();
+        // SAFETY: a live graph whose inputs are filled (caller).
+        let is_recorded = unsafe { self.begin(call.graph, call.threads, call.note_words) };
+        self.add_self_time(timer);
+        Ok(match is_recorded {
+            true => Part::Takes { note_words: 0 },
+            false => Part::Leaves,
+        })
+    }
+
+    #[inline]
+    unsafe fn tick(&mut self, _: u32) -> Result<(), Stop> {
+        let timer = self.self_timer();
+        // SAFETY: as promised by the caller.
+        unsafe { self.tick() };
+        self.add_self_time(timer);
+        Ok(())
+    }
+
+    fn end(&mut self, ended: Ended, notes: &mut Vec<u64>) -> Result<(), Stop> {
+        let timer = self.self_timer();
+        self.end(ended.is_aborted, notes);
+        self.add_self_time(timer);
+        Ok(())
+    }
+
+    fn steps(&self) -> u32 {
+        self.steps as u32
+    }
+
+    /// The program goes on, unrecorded.
+    fn panicked(&mut self) -> Result<(), Stop> {
+        self.is_broken = true;
+        Ok(())
+    }
+}
+
 /// Measuring what recording itself costs (`bench overhead`).
 impl Recorder {
     /// From now on every call into the recorder is timed.
@@ -530,17 +562,13 @@ impl Recorder {
         self.timing = Some(Timing::default());
     }
 
-    pub(crate) fn is_timed(&self) -> bool {
-        self.timing.is_some()
-    }
-
     #[inline]
-    pub(crate) fn self_timer(&self) -> u64 {
+    fn self_timer(&self) -> u64 {
         if self.timing.is_some() { cycles() } else { 0 }
     }
 
     #[inline]
-    pub(crate) fn add_self_time(&mut self, started: u64) {
+    fn add_self_time(&mut self, started: u64) {
         if let Some(timing) = &mut self.timing {
             timing.cycles += cycles().wrapping_sub(started);
         }

@@ -21,14 +21,10 @@
 
 use std::{
     ffi::{c_int, c_void},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicI32, Ordering},
 };
 
-use crate::{
-    hook::{AbortCallback, RawPlan},
-    recorder::Recorder,
-};
+use crate::hook::{AbortCallback, RawPlan, Ticking};
 
 /// `ggml_compute_state_shared`, as far as it never changed before 2024-06-24.
 #[repr(C)]
@@ -45,7 +41,7 @@ struct Shared {
 /// The callback's data while a graph is computed. Other threads read only what
 /// never changes.
 pub struct Rounds {
-    recorder: *mut Recorder,
+    ticking: *mut Ticking,
     chained: (AbortCallback, *mut c_void),
     /// An address that only the thread that called has.
     thread: *const u8,
@@ -77,16 +73,16 @@ fn this_thread() -> *const u8 {
 impl Rounds {
     /// # Safety
     /// `graph` and `plan` are what `ggml_graph_compute` will be called with, on
-    /// this thread; `recorder` has begun with that graph.
-    pub unsafe fn new(
-        recorder: *mut Recorder,
-        chained: (AbortCallback, *mut c_void),
+    /// this thread; `ticking` lives as long as this.
+    pub(crate) unsafe fn new(
+        ticking: *mut Ticking,
         graph: *const c_void,
         plan: *const RawPlan,
     ) -> Rounds {
         Rounds {
-            recorder,
-            chained,
+            ticking,
+            // SAFETY: as promised by the caller.
+            chained: unsafe { (*ticking).chained },
             thread: this_thread(),
             graph,
             plan: plan.cast(),
@@ -101,15 +97,16 @@ impl Rounds {
     /// Ticks for the nodes that were done after the last round.
     ///
     /// # Safety
-    /// The graph has been computed to its end.
-    pub unsafe fn finish(&mut self) -> Progress {
-        if self.progress == Progress::Followed {
-            // SAFETY: the recorder outlives this struct (`new`).
-            let recorder = unsafe { &mut *self.recorder };
-            while recorder.steps_left() > 0 && !recorder.is_broken {
-                // SAFETY: the node is done.
-                unsafe { tick(recorder) };
+    /// The graph, which has so many `steps`, has been computed to its end.
+    pub(crate) unsafe fn finish(&mut self, steps: u32) -> Progress {
+        // SAFETY: lives as long as this (`new`).
+        let ticking = unsafe { &mut *self.ticking };
+        while self.progress == Progress::Followed && ticking.ticks() < steps {
+            if ticking.is_stopped() {
+                break;
             }
+            // SAFETY: the node is done.
+            unsafe { ticking.tick() };
         }
         self.progress
     }
@@ -132,21 +129,21 @@ impl Rounds {
         }
         // SAFETY: a local variable of a function that has not returned.
         let node = unsafe { (*self.shared).node_n.load(Ordering::Acquire) };
-        // SAFETY: the recorder outlives this struct (`new`).
-        let recorder = unsafe { &mut *self.recorder };
+        // SAFETY: lives as long as this (`new`).
+        let ticking = unsafe { &mut *self.ticking };
         let done = match (is_first, node == self.node) {
             (true, _) => 0,
             (false, true) => 1,
             (false, false) => {
-                let steps = usize::try_from(node + 1).unwrap_or(0);
-                steps.saturating_sub(recorder.steps_done())
+                let steps = u32::try_from(node + 1).unwrap_or(0);
+                steps.saturating_sub(ticking.ticks())
             }
         };
         self.node = node;
         for _ in 0..done {
             // SAFETY: the node is done, and this thread keeps the next one from
             // beginning.
-            unsafe { tick(recorder) };
+            unsafe { ticking.tick() };
         }
     }
 
@@ -174,17 +171,6 @@ impl Rounds {
                 }
             })
     }
-}
-
-unsafe fn tick(recorder: &mut Recorder) {
-    if recorder.is_broken {
-        return;
-    }
-    let timer = recorder.self_timer();
-    // SAFETY: promised by the caller.
-    let ticked = catch_unwind(AssertUnwindSafe(|| unsafe { recorder.tick() }));
-    recorder.is_broken = ticked.is_err();
-    recorder.add_self_time(timer);
 }
 
 /// The abort callback, on any thread.

@@ -7,7 +7,11 @@ use std::{
     collections::HashMap, collections::VecDeque, ffi::c_int, ffi::c_void, path::Path, sync::Arc,
 };
 
-use capture::{Batch, BatchToken, RawPlan, Recorder, compute, plan::Knowledge};
+use capture::{
+    Batch, BatchToken, RawPlan, Recorder,
+    hook::{How, Observer, compute},
+    plan::Knowledge,
+};
 use fixture::{Arena, OPS, api, op};
 use ggml::{Fusion, OpNumbers, RawTensor};
 use gguf::types::GgmlType;
@@ -185,12 +189,10 @@ impl Run {
         };
         // SAFETY: a live graph with filled inputs and a plan of our own.
         unsafe {
-            compute(
-                &mut self.recorder,
-                std::ptr::from_mut(&mut raw).cast(),
-                &mut plan,
-                run,
-            )
+            let pointer = std::ptr::from_mut(&mut raw).cast();
+            let view = ggml::Graph::from_ptr(pointer).unwrap();
+            let observers: &mut [&mut dyn Observer] = &mut [&mut self.recorder];
+            compute(observers, view, pointer, &mut plan, How::TODAY, run).status
         }
     }
 

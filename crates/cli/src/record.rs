@@ -576,7 +576,7 @@ impl Observer for Generation<'_> {
     ) -> Result<(), EngineError> {
         self.tokens.fetch_add(batch.len() as u64, Ordering::Relaxed);
         self.recording
-            .decode(self.model, context, self.phase, batch, wants_logits, None)
+            .decode(self.model, context, self.phase, batch, wants_logits, &mut [])
     }
 
     fn token(&mut self, sequence: usize, token: i32) {

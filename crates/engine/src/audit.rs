@@ -4,17 +4,19 @@
 //! evaluation; the engine then uses one thread, because only then does a tick
 //! separate two nodes.
 
-use std::{ffi::c_void, fs, ops::ControlFlow, path::Path};
+use std::{fs, ops::ControlFlow, path::Path};
 
 use audit::{Touched, pages::Watch};
-use capture::BatchToken;
+use capture::{
+    BatchToken,
+    hook::{self, Call, Ended, Part, Stop},
+};
 use trace::format::Phase;
 
 use crate::{
     EngineError,
     context::{Context, ContextProps},
     generate::{GenerateProps, Observer, generate},
-    hooks::Guard,
     model::Model,
     recording::Recording,
 };
@@ -52,12 +54,6 @@ pub fn touch(
         progress,
         tokens: 0,
     };
-    if grain == Grain::Node {
-        let data: *mut c_void = (&raw mut auditor.guard).cast();
-        // SAFETY: the guard lives as long as the recorder; both are in `auditor`,
-        // which does not move from here on.
-        unsafe { auditor.recording.recorder().observe(on_step, data) };
-    }
     generate(model, &mut context, generate_props, &mut auditor)?;
     let Auditor {
         recording, guard, ..
@@ -109,7 +105,7 @@ impl Observer for Auditor<'_> {
             self.phase,
             batch,
             wants_logits,
-            Some(&mut self.guard),
+            &mut [&mut self.guard],
         )
     }
 
@@ -125,35 +121,32 @@ struct PageGuard {
     evaluations: Vec<Touched>,
 }
 
-impl Guard for PageGuard {
-    fn before(&mut self) {
+impl hook::Observer for PageGuard {
+    unsafe fn begin(&mut self, _: &Call<'_>) -> Result<Part, Stop> {
         self.evaluations.push(Touched {
             pages: self.watch.empty_set(),
             by_step: Vec::new(),
         });
         self.watch.take_away();
+        Ok(Part::Takes { note_words: 0 })
     }
 
-    fn after(&mut self) {
-        let touched = self.watch.give_back();
-        if let Some(last) = self.evaluations.last_mut() {
-            for page in touched.iter() {
-                last.pages.insert(page);
+    unsafe fn tick(&mut self, _: u32) -> Result<(), Stop> {
+        if self.grain == Grain::Node {
+            let touched = self.watch.take_away_again();
+            if let Some(last) = self.evaluations.last_mut() {
+                touched.iter().for_each(|&page| last.pages.insert(page));
+                last.by_step.push(touched);
             }
         }
+        Ok(())
     }
-}
 
-unsafe fn on_step(data: *mut c_void, _step: usize) {
-    // SAFETY: `touch` passed a guard that outlives the recorder; the thread that
-    // computes is the only one that uses it.
-    let guard = unsafe { &mut *data.cast::<PageGuard>() };
-    debug_assert!(guard.grain == Grain::Node);
-    let touched = guard.watch.take_away_again();
-    if let Some(last) = guard.evaluations.last_mut() {
-        for &page in &touched {
-            last.pages.insert(page);
+    fn end(&mut self, _: Ended, _: &mut Vec<u64>) -> Result<(), Stop> {
+        let touched = self.watch.give_back();
+        if let Some(last) = self.evaluations.last_mut() {
+            touched.iter().for_each(|page| last.pages.insert(page));
         }
-        last.by_step.push(touched);
+        Ok(())
     }
 }

@@ -1,21 +1,16 @@
 //! Feeding this engine: a model larger than memory, its weights read by crate `feed`.
 
-use std::ffi::{c_int, c_void};
+use capture::{BatchToken, hook::Observer};
+use feed::{Feeder, Props, Shares, Stats, hook};
+use ggml::{OpNumbers, TickRules};
+use trace::format::Phase;
 
-use capture::{
-    BatchToken, RawPlan,
-    hook::{ComputeFn, PlanLayout},
-};
-use feed::{FeedError, Feeder, Props, Shares, Stats};
-use ggml::{Graph, OpNumbers, TickRules};
-
-use crate::{EngineError, context::Context, hooks};
+use crate::{EngineError, context::Context, hooks, model::Model, recording::Recording};
 
 pub struct Feeding {
     feeder: Feeder,
     ops: OpNumbers,
     rules: TickRules,
-    error: Option<FeedError>,
 }
 
 impl Feeding {
@@ -25,7 +20,6 @@ impl Feeding {
             feeder: Feeder::new(props),
             ops: hooks::ops(),
             rules: TickRules::today(hooks::fusion()),
-            error: None,
         }
     }
 
@@ -36,9 +30,39 @@ impl Feeding {
         batch: &[BatchToken],
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
-        let result = hooks::with_feeding(self, || context.decode(batch, wants_logits));
+        self.taking_part(|feeding| {
+            hooks::with(&mut [feeding], || context.decode(batch, wants_logits))
+        })
+    }
+
+    /// The same, recorded.
+    pub fn decode_recorded(
+        &mut self,
+        recording: &mut Recording,
+        model: &Model,
+        context: &mut Context<'_>,
+        phase: Phase,
+        batch: &[BatchToken],
+        wants_logits: &dyn Fn(usize) -> bool,
+    ) -> Result<(), EngineError> {
+        self.taking_part(|feeding| {
+            recording.decode(model, context, phase, batch, wants_logits, &mut [feeding])
+        })
+    }
+
+    fn taking_part(
+        &mut self,
+        compute: impl FnOnce(&mut dyn Observer) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let mut feeding = hook::Feeding {
+            feeder: &mut self.feeder,
+            ops: &self.ops,
+            rules: self.rules,
+            error: None,
+        };
+        let result = compute(&mut feeding);
         // Why llama.cpp did not compute is not what llama.cpp says.
-        match self.error.take() {
+        match feeding.error {
             Some(error) => Err(error.into()),
             None => result,
         }
@@ -60,32 +84,5 @@ impl Feeding {
     /// Evaluation, layer and expert of each choice (with `keeps_routing`).
     pub fn routing(&self) -> &[(u32, u32, u32)] {
         self.feeder.routing()
-    }
-
-    /// # Safety
-    /// As `ggml_graph_compute`, which `real` is.
-    pub(crate) unsafe fn compute(
-        &mut self,
-        graph: *mut c_void,
-        plan: *mut RawPlan,
-        real: ComputeFn,
-    ) -> c_int {
-        // SAFETY: a live graph (caller).
-        let Some(view) = (unsafe { Graph::from_ptr(graph) }) else {
-            // SAFETY: the call that llama.cpp made.
-            return unsafe { real(graph, plan) };
-        };
-        let library = feed::hook::Library {
-            ops: &self.ops,
-            rules: self.rules,
-            plan: PlanLayout::Today,
-        };
-        // SAFETY: the call that llama.cpp made; the linked version's layouts.
-        let (status, error) =
-            unsafe { feed::hook::compute(&mut self.feeder, view, graph, plan, &library, real) };
-        if error.is_some() {
-            self.error = error;
-        }
-        status
     }
 }

@@ -1,9 +1,9 @@
 //! Where llama.cpp's graph computations pass through us.
 //!
 //! The linker's `--wrap` (build.rs) sends every call of `ggml_graph_compute` to
-//! [`__wrap_ggml_graph_compute`]; llama.cpp's code is not changed. A thread that
-//! records says so with [`with`], one whose weights are fed with [`with_feeding`]; on
-//! other threads, and otherwise, the call goes straight through.
+//! [`__wrap_ggml_graph_compute`]; llama.cpp's code is not changed. A thread says with
+//! [`with`] who takes part in what it computes; on other threads, and otherwise, the call
+//! goes straight through.
 
 use std::{
     cell::Cell,
@@ -11,57 +11,37 @@ use std::{
     sync::Arc,
 };
 
-use capture::{Places, RawPlan, Recorder, plan::Knowledge};
-use ggml::{Fusion, OpNumbers, check::Api};
+use capture::{
+    Places, RawPlan,
+    hook::{How, Observer, compute},
+    plan::Knowledge,
+};
+use ggml::{Fusion, Graph, OpNumbers, check::Api};
 use llama_cpp_sys_2 as sys;
 
-use crate::feeding::Feeding;
-
-/// Something that has to happen right around each computation (the audit takes
-/// the weights' pages away).
-pub trait Guard {
-    fn before(&mut self);
-    fn after(&mut self);
-}
-
-enum Active {
-    Recording {
-        recorder: *mut Recorder,
-        guard: Option<*mut dyn Guard>,
-    },
-    Feeding(*mut Feeding),
-}
+type Observers = [&'static mut dyn Observer];
 
 thread_local! {
-    static ACTIVE: Cell<*mut Active> = const { Cell::new(std::ptr::null_mut()) };
+    static OBSERVERS: Cell<Option<*mut Observers>> = const { Cell::new(None) };
 }
 
-/// Runs `f` with every graph that this thread computes recorded.
-pub fn with<R>(recorder: &mut Recorder, guard: Option<&mut dyn Guard>, f: impl FnOnce() -> R) -> R {
-    // SAFETY: only the lifetime of the reference is dropped from the type; the
-    // pointer is used during `f` only, while the reference lives.
-    let guard = guard.map(|guard| unsafe {
-        std::mem::transmute::<*mut (dyn Guard + '_), *mut (dyn Guard + 'static)>(
-            guard as *mut dyn Guard,
-        )
-    });
-    activate(Active::Recording { recorder, guard }, f)
-}
-
-/// Runs `f` with the weights of every graph that this thread computes fed.
-pub fn with_feeding<R>(feeding: &mut Feeding, f: impl FnOnce() -> R) -> R {
-    activate(Active::Feeding(feeding), f)
-}
-
-fn activate<R>(mut active: Active, f: impl FnOnce() -> R) -> R {
-    /// Takes it away again even if `f` panics.
-    struct Reset(*mut Active);
+/// Runs `f` with `observers` taking part in every graph that this thread computes.
+pub fn with<R>(observers: &mut [&mut dyn Observer], f: impl FnOnce() -> R) -> R {
+    /// Takes them away again even if `f` panics.
+    struct Reset(Option<*mut Observers>);
     impl Drop for Reset {
         fn drop(&mut self) {
-            ACTIVE.set(self.0);
+            OBSERVERS.set(self.0);
         }
     }
-    let _reset = Reset(ACTIVE.replace(&mut active));
+    // SAFETY: only lifetimes are dropped from the type; the pointer is used during `f`
+    // only, while the references live.
+    let pointer = unsafe {
+        std::mem::transmute::<*mut [&mut dyn Observer], *mut Observers>(std::ptr::from_mut(
+            observers,
+        ))
+    };
+    let _reset = Reset(OBSERVERS.replace(Some(pointer)));
     f()
 }
 
@@ -78,34 +58,18 @@ pub unsafe extern "C" fn __wrap_ggml_graph_compute(
     graph: *mut c_void,
     plan: *mut RawPlan,
 ) -> c_int {
-    let active = ACTIVE.get();
-    if active.is_null() {
+    // SAFETY: a live graph; it does not change while it is computed.
+    let (Some(observers), Some(view)) = (OBSERVERS.get(), unsafe { Graph::from_ptr(graph) }) else {
         // SAFETY: the call that llama.cpp made.
         return unsafe { __real_ggml_graph_compute(graph, plan) };
-    }
-    // SAFETY: set by `activate` on this thread, which has not returned.
-    let (recorder, guard) = match unsafe { &*active } {
-        Active::Recording { recorder, guard } => (*recorder, *guard),
-        // SAFETY: as below.
-        Active::Feeding(feeding) => unsafe {
-            return (**feeding).compute(graph, plan, __real_ggml_graph_compute);
-        },
     };
-    // SAFETY: lives as long as `with`; llama.cpp does not call itself back from
-    // inside a computation.
-    let recorder = unsafe { &mut *recorder };
-    if let Some(guard) = guard {
-        // SAFETY: lives as long as `with`.
-        unsafe { (*guard).before() };
-    }
-    // SAFETY: the call that llama.cpp made; the layouts are those of the linked
-    // version (checked by the recorder on its first graph).
-    let status = unsafe { capture::compute(recorder, graph, plan, __real_ggml_graph_compute) };
-    if let Some(guard) = guard {
-        // SAFETY: as above.
-        unsafe { (*guard).after() };
-    }
-    status
+    // SAFETY: set by `with` on this thread, which has not returned; llama.cpp does not call
+    // itself back from inside a computation.
+    let observers = unsafe { &mut *observers };
+    let real = __real_ggml_graph_compute;
+    // SAFETY: the call that llama.cpp made; the layouts are those of the linked version
+    // (checked by the recorder on its first graph).
+    unsafe { compute(observers, view, graph, plan, How::TODAY, real) }.status
 }
 
 /// The functions of the linked ggml, and what is known of the model.

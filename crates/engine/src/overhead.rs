@@ -212,9 +212,14 @@ impl Lane<'_> {
         let wants_logits = |i: usize| i == last;
         let start = Instant::now();
         match self.mode {
-            Mode::Record => {
-                recording.decode(model, &mut self.context, phase, batch, &wants_logits, None)?
-            }
+            Mode::Record => recording.decode(
+                model,
+                &mut self.context,
+                phase,
+                batch,
+                &wants_logits,
+                &mut [],
+            )?,
             _ => self.context.decode(batch, wants_logits)?,
         }
         self.nanos.push(start.elapsed().as_nanos() as u64);

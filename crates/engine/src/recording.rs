@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use capture::{Batch, BatchToken, Recorder, recorder::Counts};
+use capture::{Batch, BatchToken, Recorder, hook::Observer, recorder::Counts};
 use trace::{
     append::{Log, OnFailure},
     format::Phase,
@@ -42,7 +42,7 @@ impl Recording {
         })
     }
 
-    /// Computes a batch, recorded.
+    /// Computes a batch, recorded; `others` take part too, closer to the computation.
     pub fn decode(
         &mut self,
         model: &Model,
@@ -50,7 +50,7 @@ impl Recording {
         phase: Phase,
         batch: &[BatchToken],
         wants_logits: &dyn Fn(usize) -> bool,
-        guard: Option<&mut dyn hooks::Guard>,
+        others: &mut [&mut dyn Observer],
     ) -> Result<(), EngineError> {
         for token in batch {
             if self.named_tokens.insert(token.token)
@@ -64,9 +64,11 @@ impl Recording {
             phase,
             tokens: VecDeque::from(batch.to_vec()),
         });
-        hooks::with(&mut self.recorder, guard, || {
-            context.decode(batch, wants_logits)
-        })?;
+        let mut observers: Vec<&mut dyn Observer> = vec![&mut self.recorder];
+        for other in others {
+            observers.push(&mut **other);
+        }
+        hooks::with(&mut observers, || context.decode(batch, wants_logits))?;
         match self.recorder.refusal() {
             None => Ok(()),
             Some(reason) => Err(EngineError::Log(reason.to_owned())),

@@ -1,5 +1,5 @@
 //! Slots for expert slices: a cache of experts per layer, filled by reads that start
-//! as soon as the router has spoken.
+//! as soon as the router has chosen.
 //!
 //! A slot holds one expert: its slices of all roles (gate, up, down), each in an area
 //! of its own, so that a role's slices lie at equal distances and `MUL_MAT_ID` finds
@@ -78,6 +78,8 @@ pub struct Experts {
     /// Slices to be moved when their role is there: role, to, from, bytes.
     moves: Vec<(u32, usize, usize, usize)>,
     tags: Vec<u64>,
+    /// Experts of the last choice that are being read.
+    missing: Vec<u32>,
     pub counts: Counts,
 }
 
@@ -176,6 +178,7 @@ impl Experts {
             pending: Vec::new(),
             moves: Vec::new(),
             tags: Vec::new(),
+            missing: Vec::new(),
             counts: Counts::default(),
         })
     }
@@ -241,6 +244,9 @@ impl Experts {
             missing.push((expert, slot));
         }
         self.counts.misses += missing.len() as u64;
+        self.missing.clear();
+        self.missing
+            .extend(missing.iter().map(|&(expert, _)| expert));
         self.pending.clear();
         self.pending.resize(roles.len(), 0);
         self.moves.clear();
@@ -284,6 +290,11 @@ impl Experts {
         }
         self.reader.send()?;
         Ok(true)
+    }
+
+    /// Of the last choice.
+    pub fn missing(&self) -> &[u32] {
+        &self.missing
     }
 
     /// Waits until the slices of a role are there.

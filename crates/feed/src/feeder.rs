@@ -12,26 +12,25 @@
 //!    again, so that whoever looks at them in between sees the right bytes.
 
 mod leave;
+mod route;
 mod shadow;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ggml::{Graph, OpNumbers, TickRules};
 
+use trace::origin::Source;
+
 use crate::error::FeedError;
+use crate::origins::Origins;
 use crate::pump::{Place, Planned, Program, RingPlace};
 use crate::routing::Draw;
-use crate::schedule::{Need, Routing, Schedule};
+use crate::schedule::{Need, Schedule};
 use crate::setup::{Memory, Props, set_up};
 use crate::stats::Stats;
 use crate::weights::{Fate, Usage, Weights, point};
-use shadow::{Shadow, read_ids};
-
-/// A choice of experts that needs more of a layer than this share of its slots is
-/// read whole, in order, instead of slice by slice.
-const MAX_OF_SLOTS: f64 = 0.8;
+use shadow::Shadow;
 
 pub struct Feeder {
     props: Props,
@@ -41,6 +40,8 @@ pub struct Feeder {
     shadows: Vec<Shadow>,
     run: Run,
     evaluations: u64,
+    /// Of the evaluation that is going on.
+    origins: Origins,
     /// Experts chosen: evaluation, layer, expert; kept when asked for.
     chosen: Vec<(u32, u32, u32)>,
     trust: Trust,
@@ -101,6 +102,7 @@ impl Feeder {
             shadows: Vec::new(),
             run: Run::default(),
             evaluations: 0,
+            origins: Origins::default(),
             chosen: Vec::new(),
             trust: Trust::Given,
             stats: Arc::new(Stats::default()),
@@ -123,13 +125,9 @@ impl Feeder {
         &self.chosen
     }
 
-    /// Before a graph is computed; then [`Feeder::at_point`] for each point. `false`
-    /// when there is nothing to do.
-    ///
-    /// # Safety
-    /// The graph is about to be computed by this thread, its tensors are laid out as
-    /// crate `ggml` says, and nobody else changes them until [`Feeder::end`].
-    pub unsafe fn begin(
+    /// Works out what a graph that is about to be computed needs. `false` when there is
+    /// nothing to do.
+    pub fn prepare_graph(
         &mut self,
         graph: Graph<'_>,
         ops: &OpNumbers,
@@ -145,22 +143,29 @@ impl Feeder {
         }
         let has_work = !self.schedule.needs.is_empty()
             || self.draw.is_some() && !self.schedule.routings.is_empty();
-        if !has_work {
-            return Ok(false);
-        }
-        if let Some(fed) = &self.fed {
+        if has_work && let Some(fed) = &self.fed {
             fed.weights.files.check()?;
         }
         self.run = Run {
             is_whole: self.reads_experts_whole(),
             ..Run::default()
         };
+        Ok(has_work)
+    }
+
+    /// Before that graph is computed; then [`Feeder::at_point`] for each point.
+    ///
+    /// # Safety
+    /// The graph of [`Feeder::prepare_graph`] is about to be computed by this thread, its
+    /// tensors are laid out as crate `ggml` says, and nobody else changes them until
+    /// [`Feeder::end`].
+    pub unsafe fn begin(&mut self) -> Result<(), FeedError> {
+        self.origins.clear();
         self.shadow_routed();
         self.install();
         self.evaluations += 1;
         self.stats.evaluation();
-        self.at_point(0)?;
-        Ok(true)
+        self.at_point(0)
     }
 
     /// Shares the memory out for the model of a graph, if that was not done yet.
@@ -203,78 +208,6 @@ impl Feeder {
         Ok((fed, notes))
     }
 
-    /// Whether a batch needs so many experts that slices do not pay.
-    fn reads_experts_whole(&self) -> bool {
-        let Some(experts) = self
-            .fed
-            .as_ref()
-            .and_then(|fed| fed.memory.experts.as_ref())
-        else {
-            return true;
-        };
-        let tokens = self.schedule.tokens as f64;
-        let weights = &self.fed.as_ref().expect("has experts").weights;
-        let routed = self.schedule.routings.iter().flat_map(|r| &r.nodes);
-        routed.filter_map(|node| node.weight).any(|weight| {
-            let weight = &weights.list[weight as usize];
-            let (Usage::Experts { count, used, .. }, Fate::Sliced { layer, .. }) =
-                (weight.usage, weight.fate)
-            else {
-                return false;
-            };
-            let slots = f64::from(experts.slots_of(layer));
-            let (count, used) = (
-                f64::from(count),
-                f64::from(used).max(self.schedule.used as f64),
-            );
-            let likely = count * (1.0 - (1.0 - used / count).powf(tokens));
-            tokens * used > slots && likely > slots * MAX_OF_SLOTS
-        })
-    }
-
-    /// Gives the nodes that use experts tensors of ours.
-    fn shadow_routed(&mut self) {
-        self.shadows.clear();
-        if self.trust != Trust::Given {
-            return;
-        }
-        for (number, routing) in self.schedule.routings.iter().enumerate() {
-            // The ids have to be known at a point before the first node that uses them.
-            let first = routing.nodes.first().map_or(0, |node| node.step);
-            if routing.known_at > first {
-                continue;
-            }
-            for routed in &routing.nodes {
-                let slices = routed.weight.and_then(|weight| {
-                    match self.fed.as_ref()?.weights.list[weight as usize].fate {
-                        Fate::Sliced { layer, role } if !self.run.is_whole => Some((layer, role)),
-                        _ => None,
-                    }
-                });
-                if slices.is_none() && self.draw.is_none() {
-                    continue;
-                }
-                // SAFETY: a node of the graph that is about to be computed.
-                let mut shadow = unsafe { Shadow::of(routed.node, number) };
-                if let (Some((layer, role)), Some(fed)) = (slices, &self.fed)
-                    && let Some(experts) = &fed.memory.experts
-                {
-                    let (address, stride) = experts.view_of(&fed.weights, layer, role);
-                    shadow.weight.data = address as *mut std::ffi::c_void;
-                    shadow.weight.nb[2] = stride as usize;
-                    shadow.weight.nb[3] = stride as usize * shadow.weight.ne[2].max(0) as usize;
-                }
-                shadow.slices = slices;
-                self.run.sliced.push((routed.step, self.shadows.len()));
-                self.shadows.push(shadow);
-            }
-        }
-        for shadow in &mut self.shadows {
-            shadow.put();
-        }
-        self.run.sliced.sort_unstable();
-    }
-
     /// What the pump reads for this evaluation, and after it.
     fn install(&mut self) {
         let Some(fed) = &mut self.fed else {
@@ -305,6 +238,7 @@ impl Feeder {
                         is_pin: true,
                     });
                 }
+                Fate::Pinned { .. } => self.origins.whole(need, Source::Pinned, Duration::ZERO),
                 Fate::Streamed if self.trust == Trust::Given => {
                     let planned = fed.weights.planned(number, Place::Ring);
                     now.push(planned);
@@ -407,6 +341,11 @@ impl Feeder {
             let at = self.run.first_use + self.run.prepared as u64;
             let (address, waited) = fed.memory.pump.wait(at)?;
             self.stats.waited(waited);
+            let source = match next.is_pin {
+                true => Source::Loaded,
+                false => Source::Streamed,
+            };
+            self.origins.whole(&next.need, source, waited);
             let weight = &mut fed.weights.list[next.need.weight as usize];
             if next.is_pin {
                 point(weight.tensor, address);
@@ -425,97 +364,9 @@ impl Feeder {
         Ok(())
     }
 
-    fn route(&mut self, number: u32) -> Result<(), FeedError> {
-        while let Some(routing) = self.schedule.routings.get(self.run.routed)
-            && routing.known_at <= number
-        {
-            let at = self.run.routed;
-            self.run.routed += 1;
-            if self.shadows.iter().any(|shadow| shadow.routing == at) {
-                let routing = routing.clone();
-                self.route_one(at, &routing)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn route_one(&mut self, at: usize, routing: &Routing) -> Result<(), FeedError> {
-        // SAFETY: at this point the ids are complete, and nobody writes them again.
-        let mut ids = unsafe { read_ids(routing.ids) };
-        if let Some(draw) = &mut self.draw {
-            let count = self.shadows.iter().find(|s| s.routing == at);
-            let count = count.map_or(1, |s| s.weight.ne[2].max(1)) as u32;
-            for (token, row) in ids.rows.iter_mut().enumerate() {
-                let used = row.len();
-                let drawn = draw.experts(self.evaluations, at, token as u64, (used, count));
-                row.iter_mut()
-                    .zip(drawn)
-                    .for_each(|(id, &drawn)| *id = drawn as i32);
-            }
-        }
-        let mut experts: Vec<u32> = Vec::new();
-        for &id in ids.rows.iter().flatten() {
-            let expert = u32::try_from(id).unwrap_or(u32::MAX);
-            if !experts.contains(&expert) {
-                experts.push(expert);
-            }
-        }
-        experts.sort_unstable();
-        if self.props.keeps_routing {
-            let evaluation = self.evaluations as u32;
-            let chosen = experts.iter().map(|&e| (evaluation, at as u32, e));
-            self.chosen.extend(chosen);
-        }
-        let mut slot_of = HashMap::new();
-        let mut is_in_slots = false;
-        let layer = self.shadows.iter().filter(|s| s.routing == at);
-        if let Some((layer, _)) = layer.filter_map(|shadow| shadow.slices).next()
-            && let Some(fed) = &mut self.fed
-            && let Some(cache) = &mut fed.memory.experts
-        {
-            let before = cache.counts;
-            is_in_slots = cache.choose(&fed.weights, layer, &experts, &mut slot_of)?;
-            self.stats.experts(before, cache.counts);
-        }
-        for shadow in self.shadows.iter_mut().filter(|s| s.routing == at) {
-            if shadow.slices.is_some() && !is_in_slots {
-                // Too many at once: this layer reads through the mapping.
-                shadow.slices = None;
-                shadow.put_weight_back();
-            }
-            let is_in_slots = shadow.slices.is_some();
-            let number_of = |&id: &i32| match is_in_slots {
-                true => slot_of[&(id as u32)] as i32,
-                false => id,
-            };
-            shadow.numbers.clear();
-            shadow
-                .numbers
-                .extend(ids.rows.iter().flatten().map(number_of));
-            shadow.ids.data = shadow.numbers.as_mut_ptr().cast();
-        }
-        Ok(())
-    }
-
-    fn wait_for_slices(&mut self, number: u32) -> Result<(), FeedError> {
-        while let Some(&(step, shadow)) = self.run.sliced.get(self.run.next_sliced)
-            && step <= number
-        {
-            self.run.next_sliced += 1;
-            let Some((_, role)) = self.shadows[shadow].slices else {
-                continue;
-            };
-            if let Some(experts) = self.fed.as_mut().and_then(|f| f.memory.experts.as_mut()) {
-                let begin = Instant::now();
-                experts.wait(role)?;
-                self.stats.waited_for_experts(begin.elapsed());
-            }
-        }
-        Ok(())
-    }
-
-    /// After the graph was computed, or not.
-    pub fn end(&mut self, is_complete: bool) {
+    /// After the graph was computed, or not; `notes` get where its weights came from.
+    pub fn end(&mut self, is_complete: bool, notes: &mut Vec<u64>) {
+        self.origins.encode(notes);
         for shadow in &mut self.shadows {
             shadow.take_back();
         }

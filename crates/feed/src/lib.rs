@@ -2,13 +2,14 @@
 //! modified and which does not notice.
 //!
 //! ```text
-//! hook      around ggml_graph_compute: a point before each step
+//! hook      takes part in ggml_graph_compute (crate capture): a point before each step
 //!   feeder    what is needed at a point is waited for, and tensors are pointed at it
 //!     weights   tensors that lie in a mapped file       schedule  a graph's needs
 //!     survey    is this graph's model the one to be fed (crate agent)
 //!     setup     the budget is shared out (crate plan)   memory    huge pages
+//!     origins   where weights came from, for the record
 //!     pump      a thread that reads ahead, in order, into a ring
-//!     experts   slices, read when the router has spoken, and their cache
+//!     experts   slices, read when the router has chosen, and their cache
 //!       reader    io_uring or threads; short and failed reads
 //! ```
 //!
@@ -25,6 +26,7 @@ mod feeder;
 mod files;
 pub mod hook;
 mod memory;
+mod origins;
 mod pump;
 mod reader;
 mod routing;

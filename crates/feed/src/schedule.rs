@@ -7,7 +7,10 @@
 
 use std::collections::HashMap;
 
-use ggml::{Graph, Op, OpNumbers, RawTensor, StepNodes, Tensor, TickRules, executed_steps_under};
+use ggml::{
+    Direction, Graph, NodeAccess, Op, OpNumbers, RawTensor, Slot, StepNodes, Tensor, TickRules,
+    executed_steps_under, step_accesses,
+};
 
 use crate::weights::{Weights, nodes_of};
 
@@ -15,6 +18,8 @@ use crate::weights::{Weights, nodes_of};
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     pub step: u32,
+    /// Which source of the node it is.
+    pub operand: u8,
     pub weight: u32,
     /// Tensors to be pointed at it, as a range of `Schedule::pointers`.
     pub pointers: (u32, u32),
@@ -118,53 +123,68 @@ impl Schedule {
         };
         let mut made_at: HashMap<*const RawTensor, u32> = HashMap::new();
         let mut routing_of: HashMap<*const RawTensor, usize> = HashMap::new();
+        let op_of = |node| ops.op_of(node);
+        let mut accesses = Vec::new();
         for (number, &step) in steps.iter().enumerate() {
             let number = number as u32;
             for node in nodes_of(&nodes, step) {
                 made_at.insert(node.root().as_ptr(), number);
-                if node.is_empty() {
-                    continue;
-                }
-                let op = ops.op_of(node);
-                if op == Op::MUL_MAT_ID
+                if !node.is_empty()
+                    && op_of(node) == Op::MUL_MAT_ID
                     && let Some(ids) = node.src(2)
                 {
                     schedule.route(number, node, ids, weights, &made_at, &mut routing_of);
                 }
-                if let Some(weights) = weights {
-                    schedule.need(number, op, node, weights);
-                }
+            }
+            let Some(weights) = weights else {
+                continue;
+            };
+            accesses.clear();
+            // An op that the table does not know is taken to read all of everything.
+            let _ = step_accesses(step, &nodes, op_of, &mut accesses);
+            let op = op_of(nodes[step.result()]);
+            for access in &accesses {
+                schedule.need(number, op, access, weights);
             }
         }
         schedule
     }
 
-    fn need(&mut self, step: u32, op: Op, node: Tensor<'_>, weights: &Weights) {
-        for (slot, src) in node.srcs() {
-            // Rows that are looked up are few, and come from the file.
-            if op == Op::GET_ROWS && slot == 0 {
-                continue;
-            }
-            let Some(weight) = weights.find(src) else {
-                continue;
-            };
-            let is_root = src.view_src().is_none();
-            let pointer = Pointer {
-                tensor: src.as_ptr().cast_mut(),
-                offset: match is_root {
-                    true => 0,
-                    false => src.offset_in_root(),
-                },
-                is_root,
-            };
-            let at = self.pointers.len() as u32;
-            self.pointers.push(pointer);
-            self.needs.push(Need {
-                step,
-                weight,
-                pointers: (at, at + 1),
-            });
+    fn need(&mut self, step: u32, op: Op, access: &NodeAccess<'_>, weights: &Weights) {
+        let Slot::Src(operand) = access.slot else {
+            return;
+        };
+        // Rows that are looked up are few, and come from the file.
+        let is_looked_up = op == Op::GET_ROWS && operand == 0;
+        if access.direction != Direction::Read || is_looked_up {
+            return;
         }
+        let source = access.tensor;
+        let Some(weight) = weights.find(source) else {
+            return;
+        };
+        let tensor = source.as_ptr().cast_mut();
+        let of_step = self.needs.iter().rev().take_while(|need| need.step == step);
+        let mut known = of_step.map(|need| self.pointers[need.pointers.0 as usize].tensor);
+        if known.any(|known| known == tensor) {
+            return;
+        }
+        let is_root = source.view_src().is_none();
+        let at = self.pointers.len() as u32;
+        self.pointers.push(Pointer {
+            tensor,
+            offset: match is_root {
+                true => 0,
+                false => source.offset_in_root(),
+            },
+            is_root,
+        });
+        self.needs.push(Need {
+            step,
+            operand,
+            weight,
+            pointers: (at, at + 1),
+        });
     }
 
     fn route(

@@ -10,12 +10,11 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-use capture::BatchToken;
+use capture::{BatchToken, hook::{self, Call, Ended, Part, Stop}};
 use engine::{
     EngineError,
     context::{Context, ContextProps, FlashAttention},
     generate::{GenerateProps, Observer, generate},
-    hooks::Guard,
     model::Model,
     recording::Recording,
 };
@@ -191,8 +190,8 @@ impl CacheWatch {
     }
 }
 
-impl Guard for CacheWatch {
-    fn before(&mut self) {
+impl hook::Observer for CacheWatch {
+    unsafe fn begin(&mut self, _: &Call<'_>) -> Result<Part, Stop> {
         self.marks
             .bits
             .iter()
@@ -208,9 +207,10 @@ impl Guard for CacheWatch {
             self.old_action = Some(old);
         }
         self.protect(libc::PROT_NONE);
+        Ok(Part::Takes { note_words: 0 })
     }
 
-    fn after(&mut self) {
+    fn end(&mut self, _: Ended, _: &mut Vec<u64>) -> Result<(), Stop> {
         self.protect(libc::PROT_READ | libc::PROT_WRITE);
         let old = self.old_action.take().unwrap();
         // SAFETY: the action that was there before.
@@ -227,6 +227,7 @@ impl Guard for CacheWatch {
                 .map(|(at, _)| self.marks.first_page + at as u64)
                 .collect(),
         );
+        Ok(())
     }
 }
 
@@ -280,12 +281,19 @@ impl Observer for Watched<'_> {
         batch: &[BatchToken],
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
-        let guard = self
-            .guard
-            .as_deref_mut()
-            .map(|guard| guard as &mut dyn Guard);
-        self.recording
-            .decode(self.model, context, self.phase, batch, wants_logits, guard)
+        let mut guards: Vec<&mut dyn hook::Observer> = Vec::new();
+        if let Some(guard) = self.guard.as_deref_mut() {
+            guards.push(guard);
+        }
+        let recording = &mut self.recording;
+        recording.decode(
+            self.model,
+            context,
+            self.phase,
+            batch,
+            wants_logits,
+            &mut guards,
+        )
     }
     fn token(&mut self, _: usize, _: i32) {}
 }

@@ -123,7 +123,7 @@ impl Observer for Recorded<'_> {
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
         self.recording
-            .decode(self.model, context, self.phase, batch, wants_logits, None)
+            .decode(self.model, context, self.phase, batch, wants_logits, &mut [])
     }
     fn token(&mut self, _: usize, _: i32) {}
 }

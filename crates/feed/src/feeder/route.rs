@@ -1,0 +1,205 @@
+//! Experts of an evaluation: read slice by slice when the router has chosen them, or whole.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::shadow::{Shadow, read_ids};
+use super::{Feeder, Trust};
+use crate::error::FeedError;
+use crate::schedule::{RoutedNode, Routing};
+use crate::weights::{Fate, Usage};
+
+/// A choice of experts that needs more of a layer than this share of its slots is
+/// read whole, in order, instead of slice by slice.
+const MAX_OF_SLOTS: f64 = 0.8;
+
+impl Feeder {
+    /// Words that [`Feeder::end`] notes at most.
+    pub fn max_note_words(&self) -> usize {
+        let schedule = &self.schedule;
+        let chosen = usize::try_from(schedule.tokens * schedule.used).unwrap_or(usize::MAX);
+        let experts_of = |node: &RoutedNode| {
+            let weight = &self.fed.as_ref()?.weights.list[node.weight? as usize];
+            match weight.usage {
+                Usage::Experts { count, .. } => Some(chosen.min(count as usize)),
+                _ => None,
+            }
+        };
+        let routed = schedule.routings.iter().flat_map(|r| &r.nodes);
+        // Each expert, and one wait for them all.
+        let routed: usize = match self.run.is_whole {
+            true => 0,
+            false => routed.filter_map(experts_of).map(|n| n + 1).sum(),
+        };
+        trace::origin::MAX_WORDS * schedule.needs.len() + routed
+    }
+
+    /// Whether a batch needs so many experts that slices do not pay.
+    pub(super) fn reads_experts_whole(&self) -> bool {
+        let Some(experts) = self
+            .fed
+            .as_ref()
+            .and_then(|fed| fed.memory.experts.as_ref())
+        else {
+            return true;
+        };
+        let tokens = self.schedule.tokens as f64;
+        let weights = &self.fed.as_ref().expect("has experts").weights;
+        let routed = self.schedule.routings.iter().flat_map(|r| &r.nodes);
+        routed.filter_map(|node| node.weight).any(|weight| {
+            let weight = &weights.list[weight as usize];
+            let (Usage::Experts { count, used, .. }, Fate::Sliced { layer, .. }) =
+                (weight.usage, weight.fate)
+            else {
+                return false;
+            };
+            let slots = f64::from(experts.slots_of(layer));
+            let (count, used) = (
+                f64::from(count),
+                f64::from(used).max(self.schedule.used as f64),
+            );
+            let likely = count * (1.0 - (1.0 - used / count).powf(tokens));
+            tokens * used > slots && likely > slots * MAX_OF_SLOTS
+        })
+    }
+
+    /// Gives the nodes that use experts tensors of ours.
+    pub(super) fn shadow_routed(&mut self) {
+        self.shadows.clear();
+        if self.trust != Trust::Given {
+            return;
+        }
+        for (number, routing) in self.schedule.routings.iter().enumerate() {
+            // The ids have to be known at a point before the first node that uses them.
+            let first = routing.nodes.first().map_or(0, |node| node.step);
+            if routing.known_at > first {
+                continue;
+            }
+            for routed in &routing.nodes {
+                let slices = routed.weight.and_then(|weight| {
+                    match self.fed.as_ref()?.weights.list[weight as usize].fate {
+                        Fate::Sliced { layer, role } if !self.run.is_whole => Some((layer, role)),
+                        _ => None,
+                    }
+                });
+                if slices.is_none() && self.draw.is_none() {
+                    continue;
+                }
+                // SAFETY: a node of the graph that is about to be computed.
+                let mut shadow = unsafe { Shadow::of(routed.node, number) };
+                if let (Some((layer, role)), Some(fed)) = (slices, &self.fed)
+                    && let Some(experts) = &fed.memory.experts
+                {
+                    let (address, stride) = experts.view_of(&fed.weights, layer, role);
+                    shadow.weight.data = address as *mut std::ffi::c_void;
+                    shadow.weight.nb[2] = stride as usize;
+                    shadow.weight.nb[3] = stride as usize * shadow.weight.ne[2].max(0) as usize;
+                }
+                shadow.slices = slices;
+                self.run.sliced.push((routed.step, self.shadows.len()));
+                self.shadows.push(shadow);
+            }
+        }
+        for shadow in &mut self.shadows {
+            shadow.put();
+        }
+        self.run.sliced.sort_unstable();
+    }
+
+    pub(super) fn route(&mut self, number: u32) -> Result<(), FeedError> {
+        while let Some(routing) = self.schedule.routings.get(self.run.routed)
+            && routing.known_at <= number
+        {
+            let at = self.run.routed;
+            self.run.routed += 1;
+            if self.shadows.iter().any(|shadow| shadow.routing == at) {
+                let routing = routing.clone();
+                self.route_one(at, &routing)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn route_one(&mut self, at: usize, routing: &Routing) -> Result<(), FeedError> {
+        // SAFETY: at this point the ids are complete, and nobody writes them again.
+        let mut ids = unsafe { read_ids(routing.ids) };
+        if let Some(draw) = &mut self.draw {
+            let count = self.shadows.iter().find(|s| s.routing == at);
+            let count = count.map_or(1, |s| s.weight.ne[2].max(1)) as u32;
+            for (token, row) in ids.rows.iter_mut().enumerate() {
+                let used = row.len();
+                let drawn = draw.experts(self.evaluations, at, token as u64, (used, count));
+                row.iter_mut()
+                    .zip(drawn)
+                    .for_each(|(id, &drawn)| *id = drawn as i32);
+            }
+        }
+        let mut experts: Vec<u32> = Vec::new();
+        for &id in ids.rows.iter().flatten() {
+            let expert = u32::try_from(id).unwrap_or(u32::MAX);
+            if !experts.contains(&expert) {
+                experts.push(expert);
+            }
+        }
+        experts.sort_unstable();
+        if self.props.keeps_routing {
+            let evaluation = self.evaluations as u32;
+            let chosen = experts.iter().map(|&e| (evaluation, at as u32, e));
+            self.chosen.extend(chosen);
+        }
+        let mut slot_of = HashMap::new();
+        let mut is_in_slots = false;
+        let layer = self.shadows.iter().filter(|s| s.routing == at);
+        if let Some((layer, _)) = layer.filter_map(|shadow| shadow.slices).next()
+            && let Some(fed) = &mut self.fed
+            && let Some(cache) = &mut fed.memory.experts
+        {
+            let before = cache.counts;
+            is_in_slots = cache.choose(&fed.weights, layer, &experts, &mut slot_of)?;
+            self.stats.experts(before, cache.counts);
+            if is_in_slots {
+                let steps = routing.nodes.iter().filter(|node| node.weight.is_some());
+                for node in steps {
+                    self.origins.experts(node.step, &experts, cache.missing());
+                }
+            }
+        }
+        for shadow in self.shadows.iter_mut().filter(|s| s.routing == at) {
+            if shadow.slices.is_some() && !is_in_slots {
+                // Too many at once: this layer reads through the mapping.
+                shadow.slices = None;
+                shadow.put_weight_back();
+            }
+            let is_in_slots = shadow.slices.is_some();
+            let number_of = |&id: &i32| match is_in_slots {
+                true => slot_of[&(id as u32)] as i32,
+                false => id,
+            };
+            shadow.numbers.clear();
+            shadow
+                .numbers
+                .extend(ids.rows.iter().flatten().map(number_of));
+            shadow.ids.data = shadow.numbers.as_mut_ptr().cast();
+        }
+        Ok(())
+    }
+
+    pub(super) fn wait_for_slices(&mut self, number: u32) -> Result<(), FeedError> {
+        while let Some(&(step, shadow)) = self.run.sliced.get(self.run.next_sliced)
+            && step <= number
+        {
+            self.run.next_sliced += 1;
+            let Some((_, role)) = self.shadows[shadow].slices else {
+                continue;
+            };
+            if let Some(experts) = self.fed.as_mut().and_then(|f| f.memory.experts.as_mut()) {
+                let begin = Instant::now();
+                experts.wait(role)?;
+                let waited = begin.elapsed();
+                self.stats.waited_for_experts(waited);
+                self.origins.waited(step, waited);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Where the weights of an evaluation came from, for whoever records it.
+
+use std::time::Duration;
+
+use trace::origin::{Origin, Source};
+
+use crate::schedule::Need;
+
+/// `src[0]` of a `MUL_MAT_ID`.
+const EXPERTS_OPERAND: u8 = 0;
+
+#[derive(Default)]
+pub struct Origins {
+    list: Vec<Origin>,
+}
+
+impl Origins {
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    /// A step uses a whole weight.
+    pub fn whole(&mut self, need: &Need, source: Source, waited: Duration) {
+        self.list.push(Origin {
+            step: need.step,
+            operand: need.operand,
+            expert: None,
+            source,
+            waited_nanos: waited.as_nanos() as u64,
+        });
+    }
+
+    /// A step uses `experts`, of which those in `missing` are being read.
+    pub fn experts(&mut self, step: u32, experts: &[u32], missing: &[u32]) {
+        self.list.extend(experts.iter().map(|expert| Origin {
+            step,
+            operand: EXPERTS_OPERAND,
+            expert: u16::try_from(*expert).ok(),
+            source: match missing.contains(expert) {
+                true => Source::CacheMiss,
+                false => Source::CacheHit,
+            },
+            waited_nanos: 0,
+        }));
+    }
+
+    /// The computation waited before a step for experts that it uses: for those that were
+    /// missing, if any.
+    pub fn waited(&mut self, step: u32, waited: Duration) {
+        let of_step = |origin: &&mut Origin| origin.step == step && origin.expert.is_some();
+        let mut found = self.list.iter_mut().filter(of_step);
+        let first = found.next();
+        let missing = match &first {
+            Some(origin) if origin.source == Source::CacheMiss => None,
+            _ => found.find(|origin| origin.source == Source::CacheMiss),
+        };
+        if let Some(origin) = missing.or(first) {
+            origin.waited_nanos += waited.as_nanos() as u64;
+        }
+    }
+
+    pub fn encode(&self, notes: &mut Vec<u64>) {
+        self.list.iter().for_each(|origin| origin.encode(notes));
+    }
+}
