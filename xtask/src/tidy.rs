@@ -24,9 +24,9 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("crates/kernelio/", "makes system calls"),
     ("crates/feed/", "repoints weights under a running model"),
     ("crates/audit/", "takes pages away and catches the faults"),
-    ("crates/cli/src/signals.rs", "catches Ctrl-C"),
+    ("crates/terminal/src/signals.rs", "catches Ctrl-C"),
     (
-        "crates/cli/src/attach/",
+        "crates/launch/",
         "starts programs with their signals as they were",
     ),
     ("crates/cli/src/doctor.rs", "tries system calls"),

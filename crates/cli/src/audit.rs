@@ -11,16 +11,16 @@ use engine::{
     model::Repack,
 };
 use indicatif::ProgressBar;
+use launch::{
+    attach::{self, AttachProps, Purpose, Repacking, Verbosity},
+    underneath::UnderneathArgs,
+};
 use rundir::Run;
 use serde_json::json;
 use terminal::progress;
 use trace::read::streams;
 
-use crate::{
-    attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
-    engine_args::{EngineArgs, OF_ENGINE},
-    underneath::UnderneathArgs,
-};
+use crate::engine_args::{EngineArgs, OF_ENGINE};
 
 /// Prove the record complete: hold it against the pages that the MMU saw touched
 ///
@@ -128,7 +128,6 @@ fn of_program(args: &Args, scratch: &Path) -> anyhow::Result<Findings> {
         repacking: Repacking::Prevented,
         purpose: Purpose::Audit,
         underneath: UnderneathArgs::default(),
-        tables: Tables::Later,
         verbosity: Verbosity::Quiet,
     })?;
     if !output.exists() {

@@ -12,7 +12,7 @@ use std::{
 
 use rundir::limits::Limit;
 
-use crate::attach::library_file;
+use launch::library_file;
 
 /// Say what this machine allows, and the command that fixes what it does not
 ///

@@ -7,17 +7,15 @@ use std::{
 
 use anyhow::{anyhow, bail};
 use engine::{
-    context::{ContextProps, FlashAttention},
+    context::{ContextProps, FlashAttention, MAX_THREADS},
     generate::{EndOfText, GenerateProps, Sampling},
     loading::Loading,
     model::{Model, Repack},
 };
 use gguf::GgmlType;
-use indicatif::HumanBytes;
+use launch::planning::check_cache;
 use rundir::error::reason;
 
-/// `GGML_MAX_N_THREADS`; many more, and the system refuses to make them.
-pub const MAX_THREADS: i64 = 512;
 /// Tokens generated per sequence, when nobody says.
 pub const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
@@ -223,41 +221,6 @@ impl EngineArgs {
             generate,
         })
     }
-}
-
-/// Refuses a context that cannot fit: llama.cpp would be killed for lack of memory,
-/// or abort, instead of saying so. The estimate is a lower bound (keys of the layers
-/// that see the whole context, and the table of cells), so that nothing is refused
-/// that would work.
-pub fn check_cache(model: &gguf::Model, key_type: GgmlType, context: usize) -> anyhow::Result<()> {
-    const CELL_BYTES: u64 = 48;
-    let hyper = model.hyper();
-    let layers = u32::try_from(hyper.layer_count).unwrap_or(u32::MAX);
-    let key_bytes: u64 = (0..layers)
-        .filter(|&layer| hyper.window(layer).is_none())
-        .filter_map(|layer| {
-            key_type.row_bytes(
-                hyper
-                    .head_count_kv(layer)
-                    .saturating_mul(hyper.key_length(layer)),
-            )
-        })
-        .fold(0, u64::saturating_add);
-    let least_bytes = (context as u64).saturating_mul(key_bytes.saturating_add(CELL_BYTES));
-    let machine = rundir::machine::describe(None);
-    let memory_bytes = machine
-        .memory_bytes
-        .unwrap_or(u64::MAX)
-        .saturating_add(machine.swap_bytes.unwrap_or(0));
-    if least_bytes > memory_bytes {
-        bail!(
-            "a context of {context} tokens needs more than {} of memory, and this machine has {}; \
-             use a smaller one (--ctx-size, or fewer tokens)",
-            HumanBytes(least_bytes),
-            HumanBytes(memory_bytes)
-        );
-    }
-    Ok(())
 }
 
 fn read_prompt(path: &Path) -> anyhow::Result<String> {

@@ -9,25 +9,19 @@ use clap::{Parser, Subcommand};
 
 mod analyse;
 mod animate;
-mod attach;
 mod audit;
-mod bench;
-mod companion;
 mod compare;
 mod doctor;
 mod engine_args;
 mod export;
 mod inspect;
 mod plan;
-mod planning;
 mod record;
 mod report;
 mod report_files;
 mod run;
-mod signals;
 mod synth;
 mod tables;
-mod underneath;
 mod view;
 
 /// See, explain and fix what large language models do to memory.

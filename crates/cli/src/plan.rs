@@ -10,15 +10,15 @@ use analysis::experts_cache::RoutingSequence;
 use anyhow::{anyhow, bail};
 use gguf::GgmlType;
 use indicatif::HumanBytes;
+use launch::{
+    budget::Memory,
+    planning::{self, Answer, Question},
+};
 use plan::{Machine, Plan, Policy, Strategies, Use};
 use rundir::Run;
 use terminal::{create_new, runs::open_run, text::size};
 
-use crate::{
-    analyse::{read_ceilings, sequence_of},
-    planning::{self, Answer, Question},
-    run::{Memory, memory, policy, strategies},
-};
+use crate::analyse::{read_ceilings, sequence_of};
 
 /// Plan how to run a model larger than memory, and predict what that gives
 ///
@@ -47,16 +47,16 @@ pub struct Args {
     source: PathBuf,
 
     /// Memory for the whole program: 4G, 1500M, or 50% of the model
-    #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     memory: Memory,
 
     /// Which strategies may be used: pin, stream, experts; or all
-    #[arg(long, value_name = "LIST", default_value = "all", value_parser = strategies)]
+    #[arg(long, value_name = "LIST", default_value = "all")]
     strategy: Strategies,
 
     /// Which expert makes room for another: lru, lfu, lfu_aged [default: the best on the
     /// run's routing]
-    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
 
     /// Context size in tokens, which decides on the KV cache

@@ -1,5 +1,5 @@
 //! `tensorscope record`: generate with the built-in engine, every access recorded;
-//! with a program behind `--` see [`crate::attach`].
+//! with a program behind `--` see [`launch::attach`].
 
 mod below;
 mod bounds;
@@ -30,7 +30,11 @@ use engine::{
 };
 use indicatif::HumanBytes;
 use kernelio::pressure::MemoryLimit;
-use reader::summary::{Summary, summarise};
+use launch::{
+    attach::{self, AttachProps, Purpose, Repacking, Verbosity, statistics},
+    underneath::{self, UnderneathArgs},
+};
+use reader::summary::summarise;
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
     error::reason,
@@ -43,14 +47,11 @@ use self::{
     bounds::Bounds,
     screen::{Bar, Screen},
 };
-use terminal::{progress, text::grouped};
+use terminal::{progress, signals, text::grouped};
 
 use crate::{
-    attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
     engine_args::{EngineArgs, OF_ENGINE},
-    signals,
     tables::prepare,
-    underneath::{self, UnderneathArgs},
     view::Live,
 };
 
@@ -136,7 +137,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.program.is_empty() {
-        return attach::run(&of_program(args));
+        return program(args);
     }
     let texts = args.engine.texts()?;
     if args.quiet {
@@ -212,11 +213,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn of_program(args: Args) -> AttachProps {
+/// The program's exit code stands whatever becomes of the tables.
+fn program(args: Args) -> anyhow::Result<ExitCode> {
     if args.quiet {
         progress::be_quiet();
     }
-    AttachProps {
+    let attached = attach::run(&AttachProps {
         program: args.program,
         output: args.output,
         duration: args.duration,
@@ -228,15 +230,20 @@ fn of_program(args: Args) -> AttachProps {
         },
         purpose: Purpose::Record,
         underneath: args.underneath,
-        tables: match args.no_tables {
-            true => Tables::Later,
-            false => Tables::Made,
-        },
         verbosity: match args.quiet {
             true => Verbosity::Quiet,
             false => Verbosity::Normal,
         },
+    })?;
+    if let Some(run) = attached.run.filter(|_| !args.no_tables) {
+        let made = Run::open(&run).map_err(Into::into);
+        if let Err(error) = made.and_then(|run| prepare(&run)) {
+            eprintln!(
+                "tensorscope: the trace is complete, but its tables could not be made: {error:#}"
+            );
+        }
     }
+    Ok(ExitCode::from(attached.exit_code))
 }
 
 /// What a run left, before its directory is closed.
@@ -467,25 +474,6 @@ fn finish(args: &Args, mut directory: RunDirectory, outcome: Outcome) -> anyhow:
         Some(signal) => ExitCode::from(signals::exit_code(signal)),
         None => ExitCode::SUCCESS,
     })
-}
-
-pub(crate) fn statistics(summary: &Summary) -> Statistics {
-    let rate = |phase: Phase| {
-        let sum = summary.by_phase.get(phase.name())?;
-        (sum.nanos > 0).then(|| sum.timed_tokens as f64 * 1e9 / sum.nanos as f64)
-    };
-    Statistics {
-        evaluations: summary.evaluations,
-        steps: summary.steps,
-        accesses: summary.accesses,
-        templates: summary.templates,
-        tick_mismatches: summary.flagged,
-        unknown_ops: summary.unknown_ops(),
-        duration_nanos: summary.last_nanos.saturating_sub(summary.first_nanos),
-        tokens_per_second_prompt: rate(Phase::Prompt),
-        tokens_per_second_generate: rate(Phase::Generate),
-        ..Statistics::default()
-    }
 }
 
 fn describe(

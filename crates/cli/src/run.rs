@@ -1,9 +1,7 @@
 //! `tensorscope run`: generate with a model larger than memory, its weights fed.
 
-pub(crate) mod args;
+mod args;
 mod generation;
-mod program;
-pub(crate) mod report;
 
 use std::{process::ExitCode, time::Instant};
 
@@ -14,18 +12,17 @@ use engine::{
 use feed::{Method, Props};
 use indicatif::HumanBytes;
 use kernelio::pressure::{MemoryLimit, drop_cache};
-use plan::{Machine, Plan, Strategies};
-
-pub use self::args::{Args, Memory, memory, policy};
-use self::{generation::Generation, report::Report};
-use crate::{
-    engine_args::DEFAULT_TOKENS,
-    planning::{self, Question},
-    signals,
+use launch::{
+    budget::available_bytes,
+    feeding::{self, FeedProps},
+    planning::{self, Question, USUAL_DISK},
 };
+use plan::{Machine, Plan, Strategies};
+use terminal::signals;
 
-/// Bytes per second of a disk that cannot be measured.
-const USUAL_DISK: f64 = 2e9;
+pub use self::args::Args;
+use self::generation::Generation;
+use crate::engine_args::DEFAULT_TOKENS;
 
 /// How a run is fed.
 pub enum Feed {
@@ -36,7 +33,7 @@ pub enum Feed {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.program.is_empty() {
-        return program::run(&args);
+        return Ok(ExitCode::from(feeding::run(&of_program(args))?));
     }
     let begin = Instant::now();
     let texts = args.engine.texts()?;
@@ -52,7 +49,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     let feed = decide(&args, &model, plan, budget_bytes);
-    if let (Feed::Aside, true) = (&feed, args.strategy != args::NONE && !args.quiet) {
+    if let (Feed::Aside, true) = (&feed, args.strategy != Strategies::NONE && !args.quiet) {
         eprintln!(
             "tensorscope: {} fits into {}: llama.cpp runs as it is",
             HumanBytes(model.len_bytes()),
@@ -62,7 +59,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     signals::catch();
     let limit = enter(&args, budget_bytes)?;
     let loading = match feed {
-        Feed::Fed(_) if args.strategy != args::NONE => Loading::Lazy,
+        Feed::Fed(_) if args.strategy != Strategies::NONE => Loading::Lazy,
         _ => Loading::AsFound,
     };
     let prepared = args.engine.prepare(texts, Repack::Off, loading)?;
@@ -90,7 +87,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         &mut generation,
     );
     let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
-    let report = Report::of(&args, &prepared, &generation, load, usage, budget_bytes);
+    let report = generation.report(&args, &prepared, load, usage, budget_bytes);
     generation.finish();
     if let Some(path) = &args.routing_file {
         generation.write_routing(path)?;
@@ -110,6 +107,22 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn of_program(args: Args) -> FeedProps {
+    FeedProps {
+        program: args.program,
+        memory: args.memory,
+        plan: args.plan,
+        strategies: args.strategy,
+        policy: args.policy,
+        method: args.read_with,
+        faults: args.inject,
+        always: args.always,
+        cold: args.cold,
+        no_limit: args.no_limit,
+        quiet: args.quiet,
+    }
+}
+
 /// What was asked for, what the plan was made for, or what is free.
 fn budget(args: &Args, model: &gguf::Model, plan: Option<&Plan>) -> anyhow::Result<u64> {
     if let Some(memory) = args.memory {
@@ -119,14 +132,6 @@ fn budget(args: &Args, model: &gguf::Model, plan: Option<&Plan>) -> anyhow::Resu
         return Ok(plan.memory.budget_bytes);
     }
     available_bytes().context("cannot find out how much memory is free; give --memory")
-}
-
-pub(crate) fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    // Others want to live too.
-    Some(kibibytes * 1024 / 100 * 90)
 }
 
 /// Tokens that the context will hold, about.
@@ -169,14 +174,14 @@ fn planned(args: &Args, model: &gguf::Model, budget_bytes: u64) -> Plan {
 
 fn decide(args: &Args, model: &gguf::Model, plan: Option<Plan>, budget_bytes: u64) -> Feed {
     let strategies = match &plan {
-        Some(plan) if args.strategy == args::ALL => plan.strategies,
+        Some(plan) if args.strategy == Strategies::ALL => plan.strategies,
         _ => args.strategy,
     };
     let batch = u64::from(args.engine.micro_batch.min(args.engine.batch));
     let context = context_tokens(args);
     let other = planning::other_bytes(model, args.engine.key_type, context, batch.min(context));
     let fits = model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes && !args.always;
-    let feeds = strategies != args::NONE && !fits;
+    let feeds = strategies != Strategies::NONE && !fits;
     if !feeds && args.routing.is_none() {
         return Feed::Aside;
     }
@@ -190,7 +195,7 @@ fn decide(args: &Args, model: &gguf::Model, plan: Option<Plan>, budget_bytes: u6
         budget_bytes,
         strategies: match feeds {
             true => strategies,
-            false => args::NONE,
+            false => Strategies::NONE,
         },
         policy: args.policy.or(policy).unwrap_or_default(),
         block_bytes: u32::try_from(plan.ring.read_bytes).unwrap_or(planning::BLOCK_BYTES),
@@ -228,39 +233,5 @@ fn enter(args: &Args, budget_bytes: u64) -> anyhow::Result<Option<MemoryLimit>> 
             eprintln!("tensorscope: the budget is planned for, not enforced: {error}");
             Ok(None)
         }
-    }
-}
-
-/// Which strategies, by name: `pin,stream,experts`, `all`, `none`.
-pub fn strategies(text: &str) -> Result<Strategies, String> {
-    let mut strategies = args::NONE;
-    for name in text.split(',') {
-        match name.trim() {
-            "pin" => strategies.pin = true,
-            "stream" => strategies.stream = true,
-            "experts" => strategies.experts = true,
-            "all" => strategies = args::ALL,
-            "none" => {}
-            other => {
-                return Err(format!(
-                    "`{other}` is no strategy: pin, stream, experts, all or none"
-                ));
-            }
-        }
-    }
-    Ok(strategies)
-}
-
-/// Names of strategies, as [`strategies`] reads them.
-pub fn strategy_names(strategies: Strategies) -> String {
-    let names = [
-        (strategies.pin, "pin"),
-        (strategies.stream, "stream"),
-        (strategies.experts, "experts"),
-    ];
-    let names: Vec<&str> = names.iter().filter(|n| n.0).map(|n| n.1).collect();
-    match names.as_slice() {
-        [] => "none".into(),
-        names => names.join(","),
     }
 }

@@ -15,7 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use synth::{Model, PRESETS, Recipe, Size, SynthError};
 
-use crate::signals;
+use terminal::signals;
 
 const EXAMPLES: &str = "\
 Examples:

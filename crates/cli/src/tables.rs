@@ -18,11 +18,12 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail};
+use launch::companion;
 use rundir::Run;
 use serde_json::{Value, json};
 use terminal::progress;
 
-use crate::{analyse, companion};
+use crate::analyse;
 
 const PROGRAM: &str = "tensorscope-sql";
 

@@ -15,11 +15,10 @@ use serde_json::Value;
 use server::{
     Answers, Comparisons, MAX_SQL_ROWS, Options, Server, Shutdown, SqlAnswer, ViewedRun, Viewer,
 };
-use terminal::{progress, runs::open_run};
+use terminal::{progress, runs::open_run, signals};
 
 use crate::{
     analyse::{AnalyseProps, analyse, facts_of, models_of, read_ceilings, results},
-    signals,
     tables::Queries,
 };
 

@@ -21,6 +21,9 @@ pub enum FlashAttention {
     Off,
 }
 
+/// `GGML_MAX_N_THREADS`; many more, and the system refuses to make them.
+pub const MAX_THREADS: i64 = 512;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextProps {
     pub threads: usize,

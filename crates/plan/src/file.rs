@@ -169,6 +169,8 @@ pub enum PlanError {
     UnknownVersion { found: u64 },
     #[error("policy {found:?} is not known: lru, lfu or lfu_aged")]
     UnknownPolicy { found: String },
+    #[error("`{found}` is no strategy: pin, stream, experts, all or none")]
+    UnknownStrategy { found: String },
     #[error("the plan was made for {model:?}, which is another model: {differs}")]
     OtherModel { model: String, differs: String },
     #[error(

@@ -12,6 +12,7 @@ pub mod choose;
 pub mod facts;
 pub mod file;
 pub mod predict;
+mod strategies;
 #[cfg(test)]
 mod testing;
 

@@ -2,12 +2,14 @@
 //!
 //! - [`progress`]: bars on terminals;
 //! - [`text`]: numbers, sizes and times as people write them;
+//! - [`signals`]: Ctrl-C;
 //! - [`runs`]: runs opened for a command, with what they lack said on stderr.
 //!
 //! Results go to stdout, everything else to stderr.
 
 pub mod progress;
 pub mod runs;
+pub mod signals;
 pub mod text;
 
 use std::{

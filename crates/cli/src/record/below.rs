@@ -13,7 +13,7 @@ use kernelio::{counters::Counters, files::Files, session::Session};
 use rundir::RunDirectory;
 use trace::clock::now_nanos;
 
-use crate::underneath::{self, UnderneathArgs};
+use launch::underneath::{self, UnderneathArgs};
 
 /// Begins to record what the kernel does for this process, when that is wished.
 pub fn watch(

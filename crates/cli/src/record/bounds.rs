@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::attach;
+use launch::attach;
 
 /// How long and how much is recorded.
 pub struct Bounds {

@@ -2,23 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use feed::{Distribution, Faults, Method};
+use launch::budget::Memory;
 use plan::{Policy, Strategies};
-use terminal::text::size;
 
 use crate::engine_args::{EngineArgs, OF_ENGINE};
-
-pub const NONE: Strategies = Strategies {
-    pin: false,
-    stream: false,
-    experts: false,
-};
-pub const ALL: Strategies = Strategies {
-    pin: true,
-    stream: true,
-    experts: true,
-};
 
 /// Run a model larger than memory at the speed of the disk
 ///
@@ -48,7 +36,7 @@ pub struct Args {
     pub engine: EngineArgs,
 
     /// Memory for the whole program: 4G, 1500M, or 50% of the model [default: what is free]
-    #[arg(long, value_name = "SIZE", value_parser = memory, allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<Memory>,
 
     /// Do what a plan says (see `tensorscope plan`)
@@ -57,11 +45,11 @@ pub struct Args {
 
     /// What to do, alone or combined: pin, stream, experts; or all, or none (llama.cpp as
     /// it is)
-    #[arg(long, value_name = "LIST", default_value = "all", value_parser = super::strategies)]
+    #[arg(long, value_name = "LIST", default_value = "all")]
     pub strategy: Strategies,
 
     /// Which expert makes room for another: lru, lfu, lfu_aged [default: the plan's, or lru]
-    #[arg(long, value_name = "POLICY", value_parser = policy)]
+    #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
 
     /// Do not make a memory group of the budget's size
@@ -111,46 +99,6 @@ pub struct Args {
     #[arg(last = true, value_name = "PROGRAM", conflicts_with = "tokens",
           conflicts_with_all = OF_ENGINE)]
     pub program: Vec<std::ffi::OsString>,
-}
-
-/// A budget.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Memory {
-    Bytes(u64),
-    /// Of the model's files.
-    Percent(f64),
-}
-
-/// With less nothing runs.
-const MIN_BYTES: u64 = 64 << 20;
-
-impl Memory {
-    pub fn of(self, model_bytes: u64) -> anyhow::Result<u64> {
-        let bytes = match self {
-            Memory::Bytes(bytes) => bytes,
-            Memory::Percent(percent) => (model_bytes as f64 * percent / 100.0) as u64,
-        };
-        if bytes < MIN_BYTES {
-            bail!(
-                "--memory: {bytes} bytes are less than the program itself needs; give at least 64M"
-            );
-        }
-        Ok(bytes)
-    }
-}
-
-pub fn memory(text: &str) -> Result<Memory, String> {
-    match text.strip_suffix('%') {
-        None => size(text).map(Memory::Bytes),
-        Some(percent) => match percent.parse() {
-            Ok(percent) if (0.1..=1000.0).contains(&percent) => Ok(Memory::Percent(percent)),
-            _ => Err(format!("`{text}` is no share; write for instance 50%")),
-        },
-    }
-}
-
-pub fn policy(text: &str) -> Result<Policy, String> {
-    text.parse::<Policy>().map_err(|error| error.to_string())
 }
 
 fn method(text: &str) -> Result<Method, String> {

@@ -11,13 +11,15 @@ use anyhow::Context as _;
 use capture::BatchToken;
 use engine::{EngineError, context::Context, feeding::Feeding, generate::Observer, model::Model};
 use feed::{Shares, Snapshot};
+use kernelio::pressure::Usage;
+use launch::report::{Fed, Report, mean, median};
+use terminal::signals;
 use trace::format::Phase;
 
 use super::args::Args;
 use crate::{
     engine_args::Prepared,
     record::screen::{Bar, Screen},
-    signals,
 };
 
 /// FNV-1a.
@@ -121,6 +123,51 @@ impl<'a> Generation<'a> {
         }
         std::fs::write(path, text)
             .with_context(|| format!("{}: cannot write the routing", path.display()))
+    }
+
+    /// What it was like.
+    pub fn report(
+        &self,
+        args: &Args,
+        prepared: &Prepared,
+        load: Duration,
+        usage: Option<Usage>,
+        budget_bytes: u64,
+    ) -> Report {
+        let tokens = || {
+            let evaluations = self.evaluations.iter();
+            evaluations.filter(|e| e.phase == Phase::Generate)
+        };
+        let token_seconds: Vec<f64> = tokens().map(|e| e.time.as_secs_f64()).collect();
+        let token_disk_bytes: Vec<u64> = tokens().map(|e| e.disk_bytes).collect();
+        let sequences = prepared.generate.prompts.len() as f64;
+        let shares = self.shares();
+        Report {
+            model: args.engine.model().display().to_string(),
+            strategies: args.strategy.to_string(),
+            budget_bytes,
+            prompt_tokens: prepared
+                .generate
+                .prompts
+                .iter()
+                .map(Vec::len)
+                .sum::<usize>() as u64,
+            generated_tokens: self.tokens.len() as u64,
+            load_seconds: load.as_secs_f64(),
+            first_token_seconds: self.first_token.map(|t| t.as_secs_f64()),
+            tokens_per_second: median(&token_seconds).map(|seconds| sequences / seconds),
+            bytes_read_per_token: mean(&token_disk_bytes).map(|bytes| bytes / sequences),
+            token_seconds,
+            token_disk_bytes,
+            peak_bytes: usage.and_then(|usage| usage.peak_bytes),
+            limit_bytes: usage.map(|usage| usage.limit_bytes),
+            oom_kills: usage.map(|usage| usage.oom_kills),
+            tokens: self.tokens.clone(),
+            logits_hash: format!("{:016x}", self.logits_hash),
+            fed: shares.map(|_| Fed::between(self.after_prompt, self.snapshot())),
+            shares,
+            predicted_tokens_per_second: self.predicted,
+        }
     }
 
     fn note_logits(&mut self, logits: &[f32]) {

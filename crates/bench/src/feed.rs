@@ -24,6 +24,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use engine::context::MAX_THREADS;
 use kernelio::pressure::MemoryLimit;
 use render::{
     plot::png,
@@ -37,9 +38,7 @@ use self::{
     session::Session,
     sweep::Setting,
 };
-use terminal::create_new;
-
-use crate::{engine_args::MAX_THREADS, signals};
+use terminal::{create_new, signals};
 
 /// Pixels per unit of a plot: 300 dots an inch at the width of a page.
 const PNG_SCALE: f32 = 3.0;

@@ -12,14 +12,14 @@ use std::{
 use anyhow::{Context as _, bail};
 use capture::recorder::cycles;
 use engine::overhead::{Interval, interval};
+use launch::{
+    attach::{self, AttachProps, Purpose, Repacking, Verbosity},
+    underneath::UnderneathArgs,
+};
 use rundir::Run;
 use serde_json::json;
 
 use super::OverheadArgs;
-use crate::{
-    attach::{self, AttachProps, Purpose, Repacking, Tables, Verbosity},
-    underneath::UnderneathArgs,
-};
 
 /// One evaluation, as the library noted it.
 struct Turn {
@@ -48,7 +48,6 @@ pub fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
         repacking: Repacking::AsTheProgramSays,
         purpose: Purpose::Measure,
         underneath: UnderneathArgs::default(),
-        tables: Tables::Later,
         verbosity: Verbosity::Quiet,
     })?;
     if !output.exists() {

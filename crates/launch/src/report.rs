@@ -1,15 +1,8 @@
-//! What a run was like: for people, and as JSON.
-
-use std::time::Duration;
+//! What a fed run was like: for people, and as JSON, which `bench feed` reads.
 
 use feed::{Shares, Snapshot};
 use indicatif::HumanBytes;
-use kernelio::pressure::Usage;
 use serde::{Deserialize, Serialize};
-use trace::format::Phase;
-
-use super::{args::Args, generation::Generation, strategy_names};
-use crate::engine_args::Prepared;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -55,7 +48,7 @@ pub struct Fed {
 }
 
 impl Fed {
-    fn between(before: Snapshot, after: Snapshot) -> Fed {
+    pub fn between(before: Snapshot, after: Snapshot) -> Fed {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         Fed {
             bytes_read: after.bytes_read - before.bytes_read,
@@ -79,50 +72,6 @@ impl Fed {
 }
 
 impl Report {
-    pub fn of(
-        args: &Args,
-        prepared: &Prepared,
-        generation: &Generation<'_>,
-        load: Duration,
-        usage: Option<Usage>,
-        budget_bytes: u64,
-    ) -> Report {
-        let tokens = || {
-            let evaluations = generation.evaluations.iter();
-            evaluations.filter(|e| e.phase == Phase::Generate)
-        };
-        let token_seconds: Vec<f64> = tokens().map(|e| e.time.as_secs_f64()).collect();
-        let token_disk_bytes: Vec<u64> = tokens().map(|e| e.disk_bytes).collect();
-        let sequences = prepared.generate.prompts.len() as f64;
-        let shares = generation.shares();
-        Report {
-            model: args.engine.model().display().to_string(),
-            strategies: strategy_names(args.strategy),
-            budget_bytes,
-            prompt_tokens: prepared
-                .generate
-                .prompts
-                .iter()
-                .map(Vec::len)
-                .sum::<usize>() as u64,
-            generated_tokens: generation.tokens.len() as u64,
-            load_seconds: load.as_secs_f64(),
-            first_token_seconds: generation.first_token.map(|t| t.as_secs_f64()),
-            tokens_per_second: median(&token_seconds).map(|seconds| sequences / seconds),
-            bytes_read_per_token: mean(&token_disk_bytes).map(|bytes| bytes / sequences),
-            token_seconds,
-            token_disk_bytes,
-            peak_bytes: usage.and_then(|usage| usage.peak_bytes),
-            limit_bytes: usage.map(|usage| usage.limit_bytes),
-            oom_kills: usage.map(|usage| usage.oom_kills),
-            tokens: generation.tokens.clone(),
-            logits_hash: format!("{:016x}", generation.logits_hash),
-            fed: shares.map(|_| Fed::between(generation.after_prompt, generation.snapshot())),
-            shares,
-            predicted_tokens_per_second: generation.predicted,
-        }
-    }
-
     /// The closing lines, on stderr.
     pub fn print(&self) {
         let rate = match self.tokens_per_second {
@@ -197,7 +146,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     sorted.get(sorted.len() / 2).copied()
 }
 
-fn mean(values: &[u64]) -> Option<f64> {
+pub fn mean(values: &[u64]) -> Option<f64> {
     let count = values.len() as f64;
     (!values.is_empty()).then(|| values.iter().sum::<u64>() as f64 / count)
 }

@@ -1,7 +1,7 @@
 //! `tensorscope record -- PROGRAM ARGS…`: record llama.cpp inside a program that
 //! nobody rebuilt.
 //!
-//! 1. The program's file is looked at: some cannot be recorded ([`program`]).
+//! 1. The program's file is looked at: some cannot be recorded ([`crate::program`]).
 //! 2. The run directory is made, without a model: nobody knows it yet.
 //! 3. The program runs with the preload library in it (crate `agent`), and so do
 //!    the programs that it starts. Each process that computes writes streams of
@@ -12,17 +12,13 @@
 //! Exit code, standard input, output and error are the program's; our own lines
 //! go to standard error and start with `tensorscope:`.
 
-pub(crate) mod child;
-pub mod library_file;
-pub(crate) mod program;
-
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     fs, io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, ExitStatus},
+    process::{Child, Command, ExitStatus},
     sync::Arc,
     time::Duration,
 };
@@ -33,7 +29,7 @@ use indicatif::HumanBytes;
 use kernelio::session::{Session, Wish};
 use reader::summary::{Summary, summarise};
 use rundir::{
-    Ending, Metadata, Run, RunDirectory,
+    Ending, Metadata, RunDirectory,
     error::reason,
     metadata::{Statistics, Versions},
 };
@@ -48,8 +44,8 @@ use trace::{
 };
 
 use crate::{
-    record::statistics,
-    tables::prepare,
+    child, library_file,
+    program::{self, preload, typed, why},
     underneath::{self, UnderneathArgs},
 };
 
@@ -70,7 +66,6 @@ pub struct AttachProps {
     pub repacking: Repacking,
     pub purpose: Purpose,
     pub underneath: UnderneathArgs,
-    pub tables: Tables,
     pub verbosity: Verbosity,
 }
 
@@ -91,18 +86,20 @@ pub enum Repacking {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tables {
-    Made,
-    Later,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     Normal,
     Quiet,
 }
 
-pub fn run(props: &AttachProps) -> anyhow::Result<ExitCode> {
+/// What came of it.
+pub struct Attached {
+    /// The program's.
+    pub exit_code: u8,
+    /// The run directory, when nothing of the trace is missing.
+    pub run: Option<PathBuf>,
+}
+
+pub fn run(props: &AttachProps) -> anyhow::Result<Attached> {
     let name = props.program[0].to_string_lossy().into_owned();
     let program = program::find(&props.program[0])
         .map_err(|error| anyhow!("{name}: cannot run it: {}", why(&error)))?;
@@ -160,8 +157,10 @@ pub fn run(props: &AttachProps) -> anyhow::Result<ExitCode> {
                 usage,
                 dropped_bytes,
             );
-            finish(props, &name, directory, &shared, status);
-            Ok(ExitCode::from(child::exit_code(status)))
+            Ok(Attached {
+                run: finish(props, &name, directory, &shared, status),
+                exit_code: child::exit_code(status),
+            })
         }
         Err(error) => {
             drop(shared);
@@ -200,14 +199,6 @@ impl child::Start for Watch {
     }
 }
 
-pub(crate) fn why(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no such program; check the name and PATH".into(),
-        std::io::ErrorKind::PermissionDenied => "it may not be executed; see `chmod +x`".into(),
-        _ => reason(error),
-    }
-}
-
 /// What the launcher and the recorded processes share.
 struct Shared {
     log_directory: PathBuf,
@@ -242,25 +233,6 @@ impl Shared {
     }
 }
 
-/// The program, with its arguments.
-pub(crate) fn typed(words: &[OsString], program: &Path) -> Command {
-    let mut command = Command::new(program);
-    // What the program takes for its name is what was typed.
-    std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
-    command.args(&words[1..]);
-    command
-}
-
-/// Puts the library in front of what is preloaded already.
-pub(crate) fn preload(command: &mut Command, library: &Path) {
-    let mut preload = library.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    command.env("LD_PRELOAD", preload);
-}
-
 fn command(props: &AttachProps, program: &Path, library: &Path, shared: &Shared) -> Command {
     let mut command = typed(&props.program, program);
     preload(&mut command, library);
@@ -283,21 +255,21 @@ fn command(props: &AttachProps, program: &Path, library: &Path, shared: &Shared)
 }
 
 /// Completes the run and says how it went. The program's exit code stands
-/// whatever happens here.
+/// whatever happens here. The run directory, when nothing is missing.
 fn finish(
     props: &AttachProps,
     name: &str,
     mut directory: RunDirectory,
     shared: &Shared,
     status: ExitStatus,
-) {
+) -> Option<PathBuf> {
     let path = directory.path().to_owned();
     if !shared.log_directory.exists() {
         eprintln!(
             "tensorscope: {}: there is no trace: the directory was removed while {name} ran",
             path.display()
         );
-        return;
+        return None;
     }
     let reports = Report::read_all(&shared.log_directory);
     let still_running: Vec<u32> = reports
@@ -315,12 +287,12 @@ fn finish(
     let Ok(summary) = summarise(&shared.log_directory, &mut |_| {}) else {
         say_nothing_recorded(name, &reports, status);
         directory.discard();
-        return;
+        return None;
     };
     if summary.evaluations == 0 {
         say_nothing_recorded(name, &reports, status);
         directory.discard();
-        return;
+        return None;
     }
     let mut lacks: Vec<String> = reports
         .iter()
@@ -389,16 +361,7 @@ fn finish(
             eprintln!("tensorscope: {}", underneath::sentence(&below));
         }
     }
-    if props.tables == Tables::Made && lacks.is_empty() {
-        let made = Run::open(&path)
-            .map_err(Into::into)
-            .and_then(|run| prepare(&run));
-        if let Err(error) = made {
-            eprintln!(
-                "tensorscope: the trace is complete, but its tables could not be made: {error:#}"
-            );
-        }
-    }
+    lacks.is_empty().then_some(path)
 }
 
 fn say_nothing_recorded(name: &str, reports: &[Report], status: ExitStatus) {
@@ -488,6 +451,26 @@ pub fn model_files(log_directory: &Path) -> Vec<PathBuf> {
 
 fn same_file(a: &Path, b: &Path) -> bool {
     a == b || fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
+}
+
+/// As far as the log itself tells them.
+pub fn statistics(summary: &Summary) -> Statistics {
+    let rate = |phase: Phase| {
+        let sum = summary.by_phase.get(phase.name())?;
+        (sum.nanos > 0).then(|| sum.timed_tokens as f64 * 1e9 / sum.nanos as f64)
+    };
+    Statistics {
+        evaluations: summary.evaluations,
+        steps: summary.steps,
+        accesses: summary.accesses,
+        templates: summary.templates,
+        tick_mismatches: summary.flagged,
+        unknown_ops: summary.unknown_ops(),
+        duration_nanos: summary.last_nanos.saturating_sub(summary.first_nanos),
+        tokens_per_second_prompt: rate(Phase::Prompt),
+        tokens_per_second_generate: rate(Phase::Generate),
+        ..Statistics::default()
+    }
 }
 
 fn tokens(summary: &Summary) -> (u64, u64) {

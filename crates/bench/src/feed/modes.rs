@@ -5,11 +5,6 @@ use std::fmt;
 use plan::Strategies;
 use terminal::text::size;
 
-use crate::run::{
-    args::{ALL, NONE},
-    strategies, strategy_names,
-};
-
 /// A way of running the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -23,7 +18,7 @@ pub enum Mode {
 impl Mode {
     pub fn strategies(self) -> Strategies {
         match self {
-            Mode::Stock | Mode::StockBest => NONE,
+            Mode::Stock | Mode::StockBest => Strategies::NONE,
             Mode::Fed(strategies) => strategies,
         }
     }
@@ -51,7 +46,7 @@ impl Mode {
             modes.push(fed(false, false, true));
             modes.push(fed(true, true, false));
         }
-        modes.push(Mode::Fed(ALL));
+        modes.push(Mode::Fed(Strategies::ALL));
         modes
     }
 }
@@ -61,8 +56,8 @@ impl fmt::Display for Mode {
         match self {
             Mode::Stock => f.pad("stock"),
             Mode::StockBest => f.pad("stock-best"),
-            Mode::Fed(ALL) => f.pad("all"),
-            Mode::Fed(strategies) => f.pad(&strategy_names(*strategies).replace(',', "+")),
+            Mode::Fed(Strategies::ALL) => f.pad("all"),
+            Mode::Fed(strategies) => f.pad(&strategies.to_string().replace(',', "+")),
         }
     }
 }
@@ -77,8 +72,8 @@ pub fn mode(text: &str) -> Result<Mode, String> {
     match text.trim() {
         "stock" => Ok(Mode::Stock),
         "stock-best" => Ok(Mode::StockBest),
-        names => match strategies(&names.replace('+', ",")) {
-            Ok(NONE) | Err(_) => Err(wrong()),
+        names => match names.replace('+', ",").parse() {
+            Ok(Strategies::NONE) | Err(_) => Err(wrong()),
             Ok(strategies) => Ok(Mode::Fed(strategies)),
         },
     }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use analysis::experts_cache::{ExpertCaches, RoutedLayer, RoutingSequence};
+use launch::planning::Policies;
 use plan::{Policy, Use, Weight};
 use serde::Serialize;
 
 use super::measure::median;
-use crate::planning::Policies;
 
 /// Hit rates with a run's slots, on a run's routing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

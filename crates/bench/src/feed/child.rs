@@ -12,7 +12,8 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 
-use crate::{run::report::Report, signals};
+use launch::report::Report;
+use terminal::signals;
 
 /// Fewer tokens than one small batch, so that it is one evaluation.
 const PROMPT: &str = "The memory of a machine is never enough.";

@@ -9,7 +9,13 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use indicatif::HumanBytes;
-use plan::{Machine, Plan, Predicted, Weight, predict};
+use launch::{
+    budget::available_bytes,
+    planning::{self, Question},
+    report::Report,
+};
+use plan::{Machine, Plan, Predicted, Strategies, Weight, predict};
+use terminal::signals;
 
 use super::{
     Args, Outcome, ROUTER,
@@ -19,11 +25,6 @@ use super::{
     readahead::ReadAhead,
     routing::{Simulated, simulate},
     sweep::{Setting, sweep},
-};
-use crate::{
-    planning::{self, Question},
-    run::{args::ALL, available_bytes, report::Report, strategy_names},
-    signals,
 };
 
 /// Besides the model's files, for the run with everything in memory.
@@ -207,7 +208,7 @@ impl<'a> Session<'a> {
                 let strategies = match mode {
                     Mode::Fed(strategies) => strategies,
                     // For the prediction.
-                    Mode::Stock => ALL,
+                    Mode::Stock => Strategies::ALL,
                     Mode::StockBest => continue,
                 };
                 let question = Question {
@@ -312,8 +313,8 @@ impl<'a> Session<'a> {
         let before = self.disk_rates.last().copied();
         let setting = self.settings.first().filter(|_| mode == Mode::StockBest);
         let strategy = match mode {
-            Mode::Fed(ALL) => "all".to_owned(),
-            _ => strategy_names(mode.strategies()),
+            Mode::Fed(Strategies::ALL) => "all".to_owned(),
+            _ => mode.strategies().to_string(),
         };
         let plan = self.plans.get(&(b, m)).filter(|_| !mode.is_stock());
         let keeps_routing = mode.strategies().experts && self.has_experts;

@@ -8,7 +8,9 @@ use analysis::{
     experts_cache::{ExpertCaches, Hits, PolicyHits, RoutingSequence},
     sequence::Sequence,
 };
+use anyhow::bail;
 use gguf::GgmlType;
+use indicatif::HumanBytes;
 use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
 use plan::{Choice, Machine, Plan, Policy, Strategies, Wanted, Weight, choose_for, why_not};
@@ -27,6 +29,9 @@ const BYTES_PER_CORE_SECOND: f64 = 10e9;
 pub const WHILE_COMPUTING: f64 = 0.9;
 /// Long enough to tell a hard disk from an SSD.
 const GLANCE: Duration = Duration::from_millis(150);
+
+/// Bytes per second of a disk that cannot be measured.
+pub const USUAL_DISK: f64 = 2e9;
 
 /// What a plan is made from.
 pub struct Question<'a> {
@@ -188,6 +193,41 @@ pub fn other_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: 
     let summary = gguf::Summary::new(model, &question);
     let row = summary.vocabulary.unwrap_or(0) + 16 * summary.embedding_length;
     summary.kv_cache.llama_cpp_bytes_at_context + batch * row * 4 + PROGRAM_BYTES
+}
+
+/// Refuses a context that cannot fit: llama.cpp would be killed for lack of memory,
+/// or abort, instead of saying so. The estimate is a lower bound (keys of the layers
+/// that see the whole context, and the table of cells), so that nothing is refused
+/// that would work.
+pub fn check_cache(model: &gguf::Model, key_type: GgmlType, context: usize) -> anyhow::Result<()> {
+    const CELL_BYTES: u64 = 48;
+    let hyper = model.hyper();
+    let layers = u32::try_from(hyper.layer_count).unwrap_or(u32::MAX);
+    let key_bytes: u64 = (0..layers)
+        .filter(|&layer| hyper.window(layer).is_none())
+        .filter_map(|layer| {
+            key_type.row_bytes(
+                hyper
+                    .head_count_kv(layer)
+                    .saturating_mul(hyper.key_length(layer)),
+            )
+        })
+        .fold(0, u64::saturating_add);
+    let least_bytes = (context as u64).saturating_mul(key_bytes.saturating_add(CELL_BYTES));
+    let machine = rundir::machine::describe(None);
+    let memory_bytes = machine
+        .memory_bytes
+        .unwrap_or(u64::MAX)
+        .saturating_add(machine.swap_bytes.unwrap_or(0));
+    if least_bytes > memory_bytes {
+        bail!(
+            "a context of {context} tokens needs more than {} of memory, and this machine has {}; \
+             use a smaller one (--ctx-size, or fewer tokens)",
+            HumanBytes(least_bytes),
+            HumanBytes(memory_bytes)
+        );
+    }
+    Ok(())
 }
 
 /// The disk's speed while computing, by a glance.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use launch::report::Report;
 use serde::Serialize;
 
 use super::routing::Simulated;
-use crate::run::report::Report;
 
 /// What a run's figures are measured against.
 #[derive(Clone, Copy, Debug)]

@@ -12,14 +12,13 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use comfy_table::{Table, presets};
 use engine::{
-    context::ContextProps,
+    context::{ContextProps, MAX_THREADS},
     model::{Model, Repack},
     overhead::{Mode, Overhead, measure},
 };
+use launch::planning::check_cache;
 use serde_json::{Map, Value, json};
 use terminal::progress;
-
-use crate::engine_args::{MAX_THREADS, check_cache};
 
 /// Measure, as ratios within one run
 #[derive(clap::Args)]

@@ -1,14 +1,18 @@
-//! Can this program be recorded by preloading? What its file tells.
+//! A program as it was typed: which file is meant, how it is started, and whether it can be
+//! recorded by preloading, as its file tells.
 //!
 //! Reads the ELF headers only, and for a stripped program the bytes of its
 //! read-only data. Whether a program loads ggml later cannot be known here.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fmt, fs, io,
     os::unix::{ffi::OsStrExt, fs::MetadataExt, fs::PermissionsExt},
     path::{Path, PathBuf},
+    process::Command,
 };
+
+use rundir::error::reason;
 
 /// Why preloading cannot work, by what to do instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +103,34 @@ pub fn find(name: &OsStr) -> io::Result<PathBuf> {
         .map(|folder| folder.join(name))
         .find(|path| is_program(path))
         .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Why a program could not be started.
+pub fn why(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such program; check the name and PATH".into(),
+        io::ErrorKind::PermissionDenied => "it may not be executed; see `chmod +x`".into(),
+        _ => reason(error),
+    }
+}
+
+/// The program, with its arguments.
+pub fn typed(words: &[OsString], program: &Path) -> Command {
+    let mut command = Command::new(program);
+    // What the program takes for its name is what was typed.
+    std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Puts the library in front of what is preloaded already.
+pub fn preload(command: &mut Command, library: &Path) {
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|v| !v.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
 }
 
 /// `None` when nothing speaks against it, or the file cannot be read.

@@ -16,46 +16,68 @@ use std::{
     io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitCode, ExitStatus},
+    process::{Child, Command, ExitStatus},
 };
 
 use anyhow::{Context as _, anyhow, bail};
 use feed::{
-    Method,
+    Faults, Method,
     settings::{FeedSettings, Report},
 };
 use gguf::{GgmlType, Model};
 use indicatif::HumanBytes;
 use kernelio::pressure::{MemoryLimit, Usage, drop_cache};
-use plan::Plan;
+use plan::{Plan, Policy, Strategies};
 
-use super::{Args, USUAL_DISK, args, args::Memory, available_bytes};
 use crate::{
-    attach::{self, child, library_file, program},
-    planning,
+    budget::{Memory, available_bytes},
+    child, library_file,
+    planning::{self, USUAL_DISK},
+    program::{self, preload, typed, why},
 };
 
 /// Tokens of context, and of a batch, when a program is asked whether its model fits.
 const CONTEXT_TOKENS: u64 = 4096;
 const BATCH_TOKENS: u64 = 512;
 
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let name = args.program[0].to_string_lossy().into_owned();
-    let path = program::find(&args.program[0])
-        .map_err(|error| anyhow!("{name}: cannot run it: {}", attach::why(&error)))?;
-    let model = model_of(&args.program)?;
-    let plan = args.plan.as_deref().map(Plan::read).transpose()?;
+/// What is to be fed, and how.
+pub struct FeedProps {
+    /// Program and arguments; not empty.
+    pub program: Vec<OsString>,
+    pub memory: Option<Memory>,
+    /// File of a plan.
+    pub plan: Option<PathBuf>,
+    pub strategies: Strategies,
+    pub policy: Option<Policy>,
+    pub method: Option<Method>,
+    pub faults: Option<Faults>,
+    /// Feed also a model that fits.
+    pub always: bool,
+    /// Drop the model's cached pages first.
+    pub cold: bool,
+    /// Make no memory group of the budget's size.
+    pub no_limit: bool,
+    pub quiet: bool,
+}
+
+/// The program's exit code.
+pub fn run(props: &FeedProps) -> anyhow::Result<u8> {
+    let name = props.program[0].to_string_lossy().into_owned();
+    let path = program::find(&props.program[0])
+        .map_err(|error| anyhow!("{name}: cannot run it: {}", why(&error)))?;
+    let model = model_of(&props.program)?;
+    let plan = props.plan.as_deref().map(Plan::read).transpose()?;
     if let (Some(plan), Some(model)) = (&plan, &model) {
         plan.check(model)?;
     }
-    let budget_bytes = budget(args, model.as_ref(), plan.as_ref())?;
-    let settings = settings(args, model.as_ref(), plan, budget_bytes);
+    let budget_bytes = budget(props, model.as_ref(), plan.as_ref())?;
+    let settings = settings(props, model.as_ref(), plan, budget_bytes);
     if settings.is_some()
         && let Some(refusal) = program::refusal(&path)
     {
         return Err(anyhow!("{name}: {}", refusal.of_feeding()));
     }
-    if args.cold {
+    if props.cold {
         let Some(model) = &model else {
             bail!("--cold: there is no .gguf file among the program's arguments");
         };
@@ -63,10 +85,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             drop_cache(&file.path)?;
         }
     }
-    if let (None, Some(model), true) = (&settings, &model, args.strategy != args::NONE) {
+    if let (None, Some(model), true) = (&settings, &model, props.strategies != Strategies::NONE) {
         let sizes = (HumanBytes(model.len_bytes()), HumanBytes(budget_bytes));
         say(
-            args,
+            props,
             &format!("{} fits into {}: {name} runs as it is", sizes.0, sizes.1),
         );
     }
@@ -74,25 +96,25 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .prefix("tensorscope-feed-")
         .tempdir()
         .context("cannot make a folder for the settings")?;
-    let mut command = attach::typed(&args.program, &path);
+    let mut command = typed(&props.program, &path);
     if let Some(settings) = &settings {
         let file = folder.path().join("settings.json");
         let written = settings.write(&file);
         written.with_context(|| format!("{}: cannot write it", file.display()))?;
         let library = library_file::path().context("no program can be fed")?;
-        attach::preload(&mut command, &library);
+        preload(&mut command, &library);
         command.env("TENSORSCOPE_FEED", file);
         command.env_remove("TENSORSCOPE_LOG");
     }
-    let limit = confine(args, budget_bytes, &mut command);
+    let limit = confine(props, budget_bytes, &mut command);
     let status = child::run(&mut command, &mut Plainly)
-        .map_err(|error| anyhow!("{name}: cannot run it: {}", attach::why(&error)))?;
+        .map_err(|error| anyhow!("{name}: cannot run it: {}", why(&error)))?;
     let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
     if settings.is_some() {
-        say_fed(args, &name, folder.path(), status);
+        say_fed(props, &name, folder.path(), status);
     }
-    say_memory(args, usage);
-    Ok(ExitCode::from(child::exit_code(status)))
+    say_memory(props, usage);
+    Ok(child::exit_code(status))
 }
 
 /// Started and waited for, no more.
@@ -108,8 +130,8 @@ impl child::Start for Plainly {
     }
 }
 
-fn say(args: &Args, text: &str) {
-    if !args.quiet {
+fn say(props: &FeedProps, text: &str) {
+    if !props.quiet {
         eprintln!("tensorscope: {text}");
     }
 }
@@ -136,8 +158,8 @@ fn model_of(program: &[OsString]) -> anyhow::Result<Option<Model>> {
 }
 
 /// What was asked for, what the plan was made for, or what is free.
-fn budget(args: &Args, model: Option<&Model>, plan: Option<&Plan>) -> anyhow::Result<u64> {
-    match (args.memory, model, plan) {
+fn budget(props: &FeedProps, model: Option<&Model>, plan: Option<&Plan>) -> anyhow::Result<u64> {
+    match (props.memory, model, plan) {
         (Some(Memory::Percent(_)), None, _) => bail!(
             "--memory: a share of which model? There is not one .gguf file among the program's \
              arguments; give bytes: --memory 4G"
@@ -152,20 +174,20 @@ fn budget(args: &Args, model: Option<&Model>, plan: Option<&Plan>) -> anyhow::Re
 
 /// How to feed; `None` when the program is to run as it is.
 fn settings(
-    args: &Args,
+    props: &FeedProps,
     model: Option<&Model>,
     plan: Option<Plan>,
     budget_bytes: u64,
 ) -> Option<FeedSettings> {
     let strategies = match &plan {
-        Some(plan) if args.strategy == args::ALL => plan.strategies,
-        _ => args.strategy,
+        Some(plan) if props.strategies == Strategies::ALL => plan.strategies,
+        _ => props.strategies,
     };
     let fits = model.is_some_and(|model| {
         let other = planning::other_bytes(model, GgmlType::F16, CONTEXT_TOKENS, BATCH_TOKENS);
         model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes
     });
-    if strategies == args::NONE || fits && !args.always {
+    if strategies == Strategies::NONE || fits && !props.always {
         return None;
     }
     let assumed = plan.as_ref().map(|plan| plan.assumed);
@@ -178,7 +200,7 @@ fn settings(
     Some(FeedSettings {
         budget_bytes,
         strategies,
-        policy: args.policy.or(policy).unwrap_or_default(),
+        policy: props.policy.or(policy).unwrap_or_default(),
         block_bytes: plan
             .as_ref()
             .and_then(|plan| u32::try_from(plan.ring.read_bytes).ok())
@@ -194,17 +216,17 @@ fn settings(
             Some(assumed) => assumed.compute_seconds_per_token,
             None => model.map(|model| planning::guessed_compute_seconds(model, threads)),
         },
-        method: args.read_with.unwrap_or(Method::IoUringDirect),
+        method: props.method.unwrap_or(Method::IoUringDirect),
         plan,
-        faults: args.inject.clone(),
-        is_quiet: args.quiet,
+        faults: props.faults.clone(),
+        is_quiet: props.quiet,
     })
 }
 
 /// Into a memory group of the budget's size, where we may make one.
-fn confine(args: &Args, budget_bytes: u64, command: &mut Command) -> Option<MemoryLimit> {
-    let is_asked_for = args.memory.is_some() || args.plan.is_some();
-    if !is_asked_for || args.no_limit {
+fn confine(props: &FeedProps, budget_bytes: u64, command: &mut Command) -> Option<MemoryLimit> {
+    let is_asked_for = props.memory.is_some() || props.plan.is_some();
+    if !is_asked_for || props.no_limit {
         return None;
     }
     let confined = MemoryLimit::new(budget_bytes).and_then(|limit| {
@@ -213,7 +235,7 @@ fn confine(args: &Args, budget_bytes: u64, command: &mut Command) -> Option<Memo
     });
     let failed = |error| {
         say(
-            args,
+            props,
             &format!("the budget is planned for, not enforced: {error}"),
         )
     };
@@ -221,11 +243,11 @@ fn confine(args: &Args, budget_bytes: u64, command: &mut Command) -> Option<Memo
 }
 
 /// What was fed, by the reports.
-fn say_fed(args: &Args, name: &str, folder: &Path, status: ExitStatus) {
+fn say_fed(props: &FeedProps, name: &str, folder: &Path, status: ExitStatus) {
     let reports = Report::read_all(folder).unwrap_or_default();
     let fed = || reports.iter().filter(|report| report.fed.evaluations > 0);
     for report in fed() {
-        say(args, &sentence(report));
+        say(props, &sentence(report));
     }
     // A process that was not fed has said why itself.
     if fed().next().is_none() && reports.is_empty() {
@@ -233,7 +255,7 @@ fn say_fed(args: &Args, name: &str, folder: &Path, status: ExitStatus) {
             true => "it computed no graph of a shared ggml library".to_owned(),
             false => child::failure(status),
         };
-        say(args, &format!("{name}: nothing was fed: {why}"));
+        say(props, &format!("{name}: nothing was fed: {why}"));
     }
 }
 
@@ -277,14 +299,14 @@ fn sentence(report: &Report) -> String {
     parts.join(", ")
 }
 
-fn say_memory(args: &Args, usage: Option<Usage>) {
+fn say_memory(props: &FeedProps, usage: Option<Usage>) {
     let Some(usage) = usage else {
         return;
     };
     if let Some(peak) = usage.peak_bytes {
         let (peak, limit) = (HumanBytes(peak), HumanBytes(usage.limit_bytes));
         say(
-            args,
+            props,
             &format!("at most {peak} of memory, of {limit} allowed"),
         );
     }
