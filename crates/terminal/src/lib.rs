@@ -2,7 +2,7 @@
 //!
 //! - [`progress`]: bars on terminals;
 //! - [`text`]: numbers, sizes and times as people write them;
-//! - [`signals`]: Ctrl-C;
+//! - [`signals`]: Ctrl-C, by which people ask a command to stop;
 //! - [`runs`]: runs opened for a command, with what they lack said on stderr.
 //!
 //! Results go to stdout, everything else to stderr.
