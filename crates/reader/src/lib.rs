@@ -30,5 +30,5 @@ pub mod tensors;
 pub use choices::{Index, Router};
 pub use log::{Log, Stream, Visitor, Walked};
 pub use prepared::{Prepared, PreparedAccess, PreparedStep};
-pub use seen::{Executed, Seen};
+pub use seen::{Executed, Origin, Seen};
 pub use tensors::{Tensor, Tensors};

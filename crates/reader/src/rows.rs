@@ -70,7 +70,7 @@ pub fn tensor(tensor: &Tensor) -> [Cell<'_>; 13] {
 }
 
 /// Of [`crate::tables::EVALS`].
-pub fn eval(seen: &Seen, sums: &Sums) -> [Cell<'static>; 16] {
+pub fn eval(seen: &Seen, sums: &Sums) -> [Cell<'static>; 17] {
     let evaluation = seen.evaluation;
     [
         Cell::int(seen.eval),
@@ -89,6 +89,7 @@ pub fn eval(seen: &Seen, sums: &Sums) -> [Cell<'static>; 16] {
         Cell::int(sums.written_bytes),
         Cell::int(sums.weight_bytes),
         Cell::int(sums.kv_bytes),
+        Cell::int_or_null(seen.waited_nanos()),
     ]
 }
 
@@ -216,7 +217,7 @@ pub fn indexed_access<'a>(access: &PreparedAccess, region: &Strided) -> [Cell<'a
 }
 
 /// Of [`crate::tables::ACCESSES`].
-pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>) -> [Cell<'a>; 21] {
+pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>) -> [Cell<'a>; 23] {
     let tensor = &seen.tensors.all()[of.prepared.tensor as usize];
     let fixed = fixed_access(executed.step, of.prepared, tensor);
     let [
@@ -235,6 +236,7 @@ pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>)
     ] = fixed;
     let [file_offset, tensor_offset, bytes, runs, run_bytes, strides] =
         indexed_access(of.prepared, &of.access.region);
+    let origin = seen.origin_of(of.at, of.access.expert, of.is_first);
     [
         Cell::int(seen.eval),
         step,
@@ -257,6 +259,8 @@ pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>)
         runs,
         run_bytes,
         strides,
+        Cell::text_or_null(origin.map(|o| o.source.name())),
+        Cell::int_or_null(origin.map(|o| o.waited_nanos)),
     ]
 }
 

@@ -2,8 +2,9 @@
 
 use trace::{
     expand::{self, Access, Route},
+    origin::Source,
     read::{Definitions, Evaluation},
-    template::{CaptureKind, Template},
+    template::{CaptureKind, Direction, Operand, Template, TensorKind},
 };
 
 use crate::{
@@ -48,7 +49,17 @@ pub struct SeenAccess<'a> {
     pub prepared: &'a PreparedAccess,
     /// Its place in [`Prepared::accesses`].
     pub at: usize,
+    /// Of those that became of this one.
+    pub is_first: bool,
     pub access: Access<'a>,
+}
+
+/// Where a weight was that somebody fed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub source: Source,
+    /// What the computation waited for it.
+    pub waited_nanos: u64,
 }
 
 impl<'a> Seen<'a> {
@@ -107,13 +118,57 @@ impl<'a> Seen<'a> {
         let prepared = &self.prepared.accesses[at];
         let first = self.prepared.steps[prepared.step].first;
         let def = &self.graph.steps[prepared.step].accesses[at - first];
+        let mut is_first = true;
         expand::for_each_of(self.graph, self.evaluation, def, |access| {
             f(SeenAccess {
                 prepared,
                 at,
+                is_first: std::mem::replace(&mut is_first, false),
                 access,
             });
         });
+    }
+
+    /// Where the weight that access `at` of the template reads was; of a weight with experts,
+    /// where that expert was. `None` if nobody fed the weights, or it reads none. What was
+    /// waited for a whole weight counts for the first of the accesses that `at` became.
+    pub fn origin_of(&self, at: usize, expert: Option<u32>, is_first: bool) -> Option<Origin> {
+        let origins = self.evaluation.origins.as_deref()?;
+        let access = &self.prepared.accesses[at];
+        let (TensorKind::Weight, Direction::Read, Operand::Source(operand)) =
+            (access.kind, access.direction, access.operand)
+        else {
+            return None;
+        };
+        let step = access.step as u32;
+        let first = origins.partition_point(|o| (o.step, o.operand) < (step, operand));
+        let of_operand = origins[first..].iter();
+        let found = of_operand
+            .take_while(|o| (o.step, o.operand) == (step, operand))
+            .find(|o| o.expert.is_none() || o.expert.map(u32::from) == expert);
+        Some(match found {
+            None => Origin {
+                source: Source::PageCache,
+                waited_nanos: 0,
+            },
+            Some(o) => Origin {
+                source: o.source,
+                waited_nanos: match o.expert.is_some() || is_first {
+                    true => o.waited_nanos,
+                    false => 0,
+                },
+            },
+        })
+    }
+
+    /// What the computation waited for weights that somebody fed.
+    pub fn waited_nanos(&self) -> Option<u64> {
+        let origins = self.evaluation.origins.as_ref()?;
+        Some(
+            origins
+                .iter()
+                .fold(0, |n, o| n.saturating_add(o.waited_nanos)),
+        )
     }
 
     /// Each choice of an expert, by layer, token and rank.

@@ -285,6 +285,10 @@ pub const EVALS: Table = Table {
         int64("written_bytes", "sum over those that write"),
         int64("weight_bytes", "read from weights"),
         int64("kv_bytes", "read from and written to the KV cache"),
+        int64_or_null(
+            "waited_nanos",
+            "what the computation waited for weights, in a fed run",
+        ),
     ],
 };
 
@@ -361,6 +365,14 @@ pub const ACCESSES: Table = Table {
         text(
             "strides",
             "how they repeat: `count x bytes`, innermost first; empty for one range",
+        ),
+        text_or_null(
+            "source",
+            "of a weight that was read in a fed run, where it was: `pinned`, `loaded` (pinned from then on), `streamed`, `cache_hit` or `cache_miss` (experts), `page_cache`",
+        ),
+        int64_or_null(
+            "waited_nanos",
+            "what the computation waited for it, in a fed run",
         ),
     ],
 };

@@ -1,7 +1,7 @@
 //! Evaluations → rows of the two large tables, `accesses` and `nodes`.
 
 use reader::{
-    Seen,
+    Origin, Seen,
     prepared::Sums,
     rows::{ACCESS_FIXED, FIRST_INDEXED, NODE_FIXED, indexed_access},
     seen::SeenAccess,
@@ -34,6 +34,8 @@ struct Positions {
     phase: usize,
     expert: usize,
     token: usize,
+    source: usize,
+    waited: usize,
     node_eval: usize,
     node_begin: usize,
 }
@@ -51,6 +53,8 @@ impl Expander {
                 phase: ACCESSES.position("phase"),
                 expert: ACCESSES.position("expert"),
                 token: ACCESSES.position("token"),
+                source: ACCESSES.position("source"),
+                waited: ACCESSES.position("waited_nanos"),
                 node_eval: NODES.position("eval"),
                 node_begin: NODES.position("begin_nanos"),
             },
@@ -80,24 +84,24 @@ impl Expander {
                 sums.add_all(&about.sums);
                 rows.tally(of.evaluation.phase).step_evals[step] += 1;
                 if pending.end != first {
-                    self.copy(rows, pending);
+                    self.copy(of, rows, texts, pending);
                     pending = first..first;
                 }
                 pending.end = end;
             } else {
-                self.copy(rows, std::mem::replace(&mut pending, 0..0));
+                self.copy(of, rows, texts, std::mem::replace(&mut pending, 0..0));
                 self.indexed_step(of, rows, texts, step, &mut sums);
             }
             let rows_now = self.accesses.rows + pending.len();
             if rows_now >= GROUP_ROWS {
-                self.copy(rows, std::mem::replace(&mut pending, 0..0));
+                self.copy(of, rows, texts, std::mem::replace(&mut pending, 0..0));
                 self.fill(of.eval as i64, phase_text);
                 full(self.accesses.take(texts))?;
                 self.generation += 1;
                 rows.number_accesses(&mut self.accesses, self.generation);
             }
         }
-        self.copy(rows, pending);
+        self.copy(of, rows, texts, pending);
         self.fill(of.eval as i64, phase_text);
         Ok(sums)
     }
@@ -153,7 +157,13 @@ impl Expander {
     }
 
     /// Rows of accesses whose every value is fixed.
-    fn copy(&mut self, rows: &TemplateColumns, range: std::ops::Range<usize>) {
+    fn copy(
+        &mut self,
+        of: &Seen,
+        rows: &TemplateColumns,
+        texts: &mut Texts,
+        range: std::ops::Range<usize>,
+    ) {
         if range.is_empty() {
             return;
         }
@@ -166,6 +176,19 @@ impl Expander {
             let rows = self.accesses.rows;
             self.accesses.dictionary(position).rows.resize(rows, NULL);
         }
+        if of.evaluation.origins.is_some() {
+            range.for_each(|at| self.origin(of.origin_of(at, None, true), texts));
+        }
+    }
+
+    /// Where the weight of the next row was; rows of evaluations that nobody fed get theirs
+    /// from [`Expander::fill`].
+    fn origin(&mut self, origin: Option<Origin>, texts: &mut Texts) {
+        let source = origin.map(|o| texts.number(o.source.name()));
+        let column = self.accesses.dictionary(self.positions.source);
+        column.push_or_null(source);
+        let column = self.accesses.dictionary(self.positions.waited);
+        column.push_or_null(origin.map(|o| o.waited_nanos as i64));
     }
 
     /// Brings the columns that are the same for the whole evaluation up to date.
@@ -175,6 +198,9 @@ impl Expander {
             let column = self.accesses.dictionary(position);
             let number = column.number(value);
             column.rows.resize(rows, number);
+        }
+        for position in [self.positions.source, self.positions.waited] {
+            self.accesses.dictionary(position).rows.resize(rows, NULL);
         }
     }
 
@@ -240,6 +266,10 @@ impl Expander {
         column.push_or_null(token);
         let column = self.accesses.dictionary(self.positions.expert);
         column.push_or_null(seen.access.expert.map(i64::from));
+        if of.evaluation.origins.is_some() {
+            let origin = of.origin_of(seen.at, seen.access.expert, seen.is_first);
+            self.origin(origin, texts);
+        }
         self.accesses.rows += 1;
         bytes
     }
