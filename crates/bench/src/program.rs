@@ -48,6 +48,7 @@ pub fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
         repacking: Repacking::AsTheProgramSays,
         purpose: Purpose::Measure,
         underneath: UnderneathArgs::default(),
+        feed: None,
         verbosity: Verbosity::Quiet,
     })?;
     if !output.exists() {

@@ -128,6 +128,7 @@ fn of_program(args: &Args, scratch: &Path) -> anyhow::Result<Findings> {
         repacking: Repacking::Prevented,
         purpose: Purpose::Audit,
         underneath: UnderneathArgs::default(),
+        feed: None,
         verbosity: Verbosity::Quiet,
     })?;
     if !output.exists() {

@@ -3,11 +3,11 @@
 
 mod below;
 mod bounds;
+pub(crate) mod directory;
 pub(crate) mod screen;
 
 use std::{
     ffi::OsString,
-    io,
     ops::ControlFlow,
     path::PathBuf,
     process::ExitCode,
@@ -18,40 +18,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::anyhow;
 use capture::BatchToken;
 use engine::{
     EngineError,
-    context::{Context, ContextProps, FlashAttention},
-    generate::{GenerateProps, Observer, Sampling, generate},
+    context::Context,
+    feeding::Feeding,
+    generate::{Observer, generate},
     loading::Loading,
     model::{Model, Repack},
     recording::Recording,
 };
+use feed::Props;
 use indicatif::HumanBytes;
 use kernelio::pressure::MemoryLimit;
 use launch::{
-    attach::{self, AttachProps, Purpose, Repacking, Verbosity, statistics},
+    attach::{self, AttachProps, Purpose, Repacking, Verbosity},
+    budget::Memory,
+    feeding::{FeedProps, described, sentence},
     underneath::{self, UnderneathArgs},
 };
-use reader::summary::summarise;
-use rundir::{
-    Ending, Metadata, Run, RunDirectory,
-    error::reason,
-    metadata::{Sampling as RunSampling, Settings, Statistics, Underneath, Versions},
-};
-use trace::{format::Phase, status::State};
+use plan::Strategies;
+use rundir::{Metadata, RunDirectory, metadata::Underneath};
+use trace::format::Phase;
 
 use self::{
-    below::{FaultsSoFar, faults_so_far, watch},
+    below::{faults_so_far, watch},
     bounds::Bounds,
+    directory::{Outcome, Tables, close_log, describe, finish, make_tables, start_log},
     screen::{Bar, Screen},
 };
 use terminal::{progress, signals, text::grouped};
 
 use crate::{
     engine_args::{EngineArgs, OF_ENGINE},
-    tables::prepare,
+    run::{Wish, decide},
     view::Live,
 };
 
@@ -81,6 +81,7 @@ Examples:
   tensorscope record -m moe.gguf -p 'To be' -p 'Now is' -n 32      # two sequences
   echo 'Hello' | tensorscope record -m model.gguf -f - --temp 0.8 --seed 7
   tensorscope record -m big.gguf -p Hi -n 32 --memory 4G --cold --faults --io --residency
+  tensorscope record -m big.gguf -p Hi -n 32 --memory 4G --feed    # fed, as by `run`
   tensorscope record -- llama-server -m model.gguf --port 8080    # until Ctrl-C
   tensorscope record -o my-run --tokens 500 -- python3 chat.py
   tensorscope record --duration 60s --no-repack -- node app.mjs")]
@@ -113,6 +114,12 @@ pub struct Args {
 
     #[command(flatten)]
     underneath: UnderneathArgs,
+
+    /// Feed the weights while recording (see `tensorscope run`), within --memory: pin, stream,
+    /// experts, or all [default: all]
+    #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
+          default_missing_value = "all", requires = "memory")]
+    feed: Option<Strategies>,
 
     /// Keep the raw log only: `sql`, `report` and `view` prepare what they need later
     #[arg(long)]
@@ -153,6 +160,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .map(|a| a.to_string_lossy().into_owned())
         .collect();
     let metadata = Metadata::start(command_line, Some(&model_file));
+    let feed = feed(&args, &model_file)?;
     let mut limit = args.underneath.limit()?;
     let mut directory = RunDirectory::create(&path, &metadata, Some(&model_file))?;
     let pressure =
@@ -185,7 +193,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             return Err(error);
         }
     };
-    match record(&args, texts, &mut directory, &tokens) {
+    match record(&args, texts, &mut directory, &tokens, feed) {
         Ok(outcome) => {
             let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
             // Gone before tables are made, which need memory of their own.
@@ -201,7 +209,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 },
                 None => below,
             });
-            let finished = finish(&args, directory, outcome);
+            let tables = match args.no_tables {
+                true => Tables::Later,
+                false => Tables::Made,
+            };
+            let finished = finish(args.quiet, tables, directory, outcome);
             live.into_iter().for_each(Live::finish);
             finished
         }
@@ -213,14 +225,41 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// How the weights are to be fed; `None` if that is not asked for, or they fit.
+fn feed(args: &Args, model: &gguf::Model) -> anyhow::Result<Option<Box<Props>>> {
+    let (Some(strategies), Some(budget_bytes)) = (args.feed, args.underneath.memory()) else {
+        return Ok(None);
+    };
+    let wish = Wish::new(strategies);
+    Ok(decide(&args.engine, &wish, model, None, budget_bytes).said(model, args.quiet))
+}
+
 /// The program's exit code stands whatever becomes of the tables.
 fn program(args: Args) -> anyhow::Result<ExitCode> {
     if args.quiet {
         progress::be_quiet();
     }
+    let feed = args.feed.map(|strategies| FeedProps {
+        program: args.program.clone(),
+        memory: args.underneath.memory().map(Memory::Bytes),
+        plan: None,
+        strategies,
+        policy: None,
+        method: None,
+        faults: None,
+        always: false,
+        cold: false,
+        no_limit: false,
+        quiet: args.quiet,
+    });
+    let tables = match args.no_tables {
+        true => Tables::Later,
+        false => Tables::Made,
+    };
     let attached = attach::run(&AttachProps {
         program: args.program,
         output: args.output,
+        feed,
         duration: args.duration,
         max_log_bytes: args.max_size,
         max_tokens: args.engine.tokens.map(u64::from),
@@ -235,32 +274,10 @@ fn program(args: Args) -> anyhow::Result<ExitCode> {
             false => Verbosity::Normal,
         },
     })?;
-    if let Some(run) = attached.run.filter(|_| !args.no_tables) {
-        let made = Run::open(&run).map_err(Into::into);
-        if let Err(error) = made.and_then(|run| prepare(&run)) {
-            eprintln!(
-                "tensorscope: the trace is complete, but its tables could not be made: {error:#}"
-            );
-        }
+    if let Some(run) = attached.run {
+        make_tables(&run, tables);
     }
     Ok(ExitCode::from(attached.exit_code))
-}
-
-/// What a run left, before its directory is closed.
-struct Outcome {
-    prompt_tokens: u64,
-    generated_tokens: u64,
-    /// By this signal.
-    interrupted: Option<u8>,
-    /// Which bound of the recording was reached.
-    bound: Option<&'static str>,
-    /// The process's major faults before the evaluations and after.
-    evaluating: Option<(FaultsSoFar, FaultsSoFar)>,
-    engine_error: Option<EngineError>,
-    /// Why the log could not grow, or not be closed.
-    log_error: Option<String>,
-    lost_evaluations: u64,
-    lost_accesses: u64,
 }
 
 /// Fails only before the first evaluation; what goes wrong later is in the outcome.
@@ -269,9 +286,14 @@ fn record(
     texts: Vec<String>,
     directory: &mut RunDirectory,
     tokens: &AtomicU64,
+    feed: Option<Box<Props>>,
 ) -> anyhow::Result<Outcome> {
     let repack = if args.repack { Repack::On } else { Repack::Off };
-    let prepared = args.engine.prepare(texts, repack, Loading::AsFound)?;
+    let loading = match feed {
+        Some(_) => Loading::Lazy,
+        None => Loading::AsFound,
+    };
+    let prepared = args.engine.prepare(texts, repack, loading)?;
     describe(
         directory.metadata_mut(),
         &prepared.texts,
@@ -292,27 +314,11 @@ fn record(
         "recording",
         bar,
     );
-    let print_line = screen.line_printer();
-    let shown = directory.path().to_owned();
-    let on_failure = move |error: &io::Error| {
-        let reason = reason(error);
-        print_line(&format!(
-            "tensorscope: {}: the log cannot grow: {reason}; generation goes on",
-            shown.display()
-        ));
-    };
-    let log_directory = directory.log_directory();
-    let recording = Recording::start(&prepared.model, &log_directory, Box::new(on_failure))
-        .map_err(|error| {
-            anyhow!(
-                "{}: cannot start the log: {}",
-                log_directory.display(),
-                reason(&error)
-            )
-        })?;
+    let recording = start_log(directory, &prepared.model, &screen)?;
     let mut generation = Generation {
         model: &prepared.model,
         recording,
+        feeding: feed.map(|props| Feeding::new(*props)),
         tokens,
         phase: Phase::Prompt,
         screen,
@@ -338,6 +344,7 @@ fn record(
     let evaluating = begin.zip(faults_so_far());
     let Generation {
         recording,
+        feeding,
         mut screen,
         texts,
         generated_tokens,
@@ -353,17 +360,16 @@ fn record(
             }
         }
     }
-    // The log is closed whatever happened: what was computed is recorded.
-    let (log_error, lost_evaluations, lost_accesses) = match recording.finish() {
-        Ok(status) => {
-            let error = match status.state {
-                State::Failed(errno) => Some(reason(&io::Error::from_raw_os_error(errno))),
-                _ => None,
-            };
-            (error, status.evals_lost, status.accesses_lost)
+    let mut fed = None;
+    if let Some(feeding) = &feeding {
+        let (shares, stats) = (feeding.shares(), feeding.stats().snapshot());
+        fed = Some(described(shares.unwrap_or_default(), &stats));
+        if !args.quiet {
+            eprintln!("tensorscope: {}", sentence(shares.as_ref(), &stats));
         }
-        Err(error) => (Some(reason(&error)), 0, 0),
-    };
+    }
+    // The memory of weights goes before the model that points into it.
+    drop(feeding);
     Ok(Outcome {
         prompt_tokens: prepared
             .generate
@@ -376,154 +382,9 @@ fn record(
         bound: bounds.reached,
         evaluating,
         engine_error: generated.err(),
-        log_error,
-        lost_evaluations,
-        lost_accesses,
+        fed,
+        closed: close_log(recording),
     })
-}
-
-/// Sums the trace up, writes the final metadata and says where everything is.
-fn finish(args: &Args, mut directory: RunDirectory, outcome: Outcome) -> anyhow::Result<ExitCode> {
-    let path = directory.path().to_owned();
-    let summary = match summarise(&directory.log_directory(), &mut |_| {}) {
-        Ok(summary) => summary,
-        Err(error) => {
-            let why = outcome.log_error.unwrap_or_else(|| error.to_string());
-            eprintln!("tensorscope: {}: there is no trace: {why}", path.display());
-            return Ok(ExitCode::from(1));
-        }
-    };
-    // A log that could not grow any more, but did not have to, lacks nothing.
-    let log_error = outcome
-        .log_error
-        .filter(|_| outcome.lost_evaluations > 0 || !summary.closed);
-    let log_bytes = directory.log_bytes();
-    let stopped = outcome.interrupted.map(|_| "interrupted").or(outcome.bound);
-    let ending = match (&outcome.engine_error, &log_error, stopped) {
-        (Some(error), ..) => Ending::StoppedEarly(error.to_string()),
-        (None, Some(reason), _) => Ending::StoppedEarly(reason.clone()),
-        (None, None, Some(stopped)) => Ending::StoppedEarly(stopped.into()),
-        (None, None, None) => Ending::Complete,
-    };
-    let mut lacks = Vec::new();
-    lacks.extend(log_error);
-    if outcome.lost_evaluations > 0 {
-        lacks.push(format!(
-            "{} evaluations lost",
-            grouped(outcome.lost_evaluations)
-        ));
-    }
-    if summary.flagged > 0 {
-        lacks.push(format!("{} evaluations flagged", grouped(summary.flagged)));
-    }
-    let statistics = Statistics {
-        prompt_tokens: outcome.prompt_tokens,
-        generated_tokens: outcome.generated_tokens,
-        lost_evaluations: outcome.lost_evaluations,
-        lost_accesses: outcome.lost_accesses,
-        ..statistics(&summary)
-    };
-    let below = directory.metadata_mut().underneath.clone();
-    if let Err(error) = directory.finish(ending, statistics) {
-        lacks.push(error.to_string());
-    }
-    if !args.quiet || !lacks.is_empty() {
-        let how = match (lacks.as_slice(), stopped) {
-            ([], None) => String::new(),
-            ([], Some(stopped)) => format!("{stopped}: "),
-            (lacks, _) => format!("the trace is incomplete ({}): ", lacks.join("; ")),
-        };
-        eprintln!(
-            "tensorscope: {how}{} prompt and {} generated tokens, {} accesses, {} lost, {} of log, in {}",
-            grouped(outcome.prompt_tokens),
-            grouped(outcome.generated_tokens),
-            grouped(summary.accesses),
-            grouped(outcome.lost_accesses),
-            HumanBytes(log_bytes),
-            path.display()
-        );
-    }
-    if let Some(below) = below.filter(|_| !args.quiet) {
-        eprintln!("tensorscope: {}", underneath::sentence(&below));
-    }
-    if !args.quiet {
-        for (op, steps) in &summary.unknown_ops() {
-            eprintln!(
-                "tensorscope: op {op} is unknown to the op table; {steps} executions are recorded as whole views"
-            );
-        }
-    }
-    // The trace is safe by now: tables that cannot be made are worth a line, and
-    // can be made at any time.
-    if !args.no_tables && lacks.is_empty() {
-        signals::release();
-        let made = Run::open(&path)
-            .map_err(Into::into)
-            .and_then(|run| prepare(&run));
-        if let Err(error) = made {
-            eprintln!(
-                "tensorscope: the trace is complete, but its tables could not be made: {error:#}"
-            );
-        }
-    }
-    if let Some(error) = outcome.engine_error {
-        return Err(error.into());
-    }
-    Ok(match outcome.interrupted {
-        _ if !lacks.is_empty() => ExitCode::from(1),
-        Some(signal) => ExitCode::from(signals::exit_code(signal)),
-        None => ExitCode::SUCCESS,
-    })
-}
-
-fn describe(
-    metadata: &mut Metadata,
-    texts: &[String],
-    context: &ContextProps,
-    generate: &GenerateProps,
-    repack: Repack,
-) {
-    metadata.prompts = texts.to_vec();
-    metadata.settings = Some(Settings {
-        threads: context.threads as u32,
-        threads_batch: context.threads as u32,
-        context_tokens: context.context as u32,
-        batch_tokens: context.batch as u32,
-        ubatch_tokens: context.micro_batch as u32,
-        kv_type_k: context.key_type.name().into(),
-        kv_type_v: context.value_type.name().into(),
-        flash_attention: match context.flash_attention {
-            FlashAttention::Auto => "auto",
-            FlashAttention::On => "on",
-            FlashAttention::Off => "off",
-        }
-        .into(),
-        repack: repack == Repack::On,
-        parallel: context.sequences as u32,
-        kv_unified: true,
-        mmap: true,
-        generate_tokens: Some(generate.tokens as u64),
-    });
-    metadata.sampling = match generate.sampling {
-        Sampling::Greedy => RunSampling::Greedy,
-        Sampling::Random {
-            temperature,
-            top_k,
-            top_p,
-            seed,
-        } => RunSampling::Random {
-            temperature,
-            top_k: u32::try_from(top_k).ok(),
-            top_p: Some(top_p),
-            seed: u64::from(seed),
-        },
-    };
-    let versions = engine::versions();
-    metadata.versions = Versions {
-        llama_cpp: Some(versions.llama),
-        ggml: Some(versions.ggml),
-        llama_cpp_sys_2: Some(versions.crate_version.into()),
-    };
 }
 
 /// What becomes of the text.
@@ -536,6 +397,7 @@ enum Texts {
 struct Generation<'a> {
     model: &'a Model,
     recording: Recording,
+    feeding: Option<Feeding>,
     /// Evaluated so far, prompts included.
     tokens: &'a AtomicU64,
     phase: Phase,
@@ -563,8 +425,17 @@ impl Observer for Generation<'_> {
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
         self.tokens.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        self.recording
-            .decode(self.model, context, self.phase, batch, wants_logits, &mut [])
+        let (recording, phase) = (&mut self.recording, self.phase);
+        let Some(feeding) = &mut self.feeding else {
+            return recording.decode(self.model, context, phase, batch, wants_logits, &mut []);
+        };
+        let decoded =
+            feeding.decode_recorded(recording, self.model, context, phase, batch, wants_logits);
+        let print = self.screen.line_printer();
+        for note in feeding.take_notes() {
+            print(&format!("tensorscope: {note}"));
+        }
+        decoded
     }
 
     fn token(&mut self, sequence: usize, token: i32) {

@@ -3,37 +3,96 @@
 mod args;
 mod generation;
 
-use std::{process::ExitCode, time::Instant};
+use std::{path::Path, process::ExitCode, time::Instant};
 
 use anyhow::Context as _;
 use engine::{
     context::Context, feeding::Feeding, generate::generate, loading::Loading, model::Repack,
 };
-use feed::{Method, Props};
+use feed::{Distribution, Faults, Method, Props};
 use indicatif::HumanBytes;
 use kernelio::pressure::{MemoryLimit, drop_cache};
 use launch::{
+    attach::{self, AttachProps, Purpose, Repacking, Verbosity},
     budget::available_bytes,
     feeding::{self, FeedProps},
     planning::{self, Question, USUAL_DISK},
+    underneath::UnderneathArgs,
 };
-use plan::{Machine, Plan, Strategies};
+use plan::{Machine, Plan, Policy, Strategies};
+use rundir::{Metadata, RunDirectory};
 use terminal::signals;
 
 pub use self::args::Args;
 use self::generation::Generation;
-use crate::engine_args::DEFAULT_TOKENS;
+use crate::{
+    engine_args::{DEFAULT_TOKENS, EngineArgs},
+    record::directory::{Outcome, Tables, finish, make_tables},
+};
+
+/// How somebody wants to be fed.
+pub struct Wish {
+    pub strategies: Strategies,
+    pub policy: Option<Policy>,
+    pub method: Option<Method>,
+    pub faults: Option<Faults>,
+    /// Feed also a model that fits.
+    pub always: bool,
+    /// Experts that are drawn instead of what the router says.
+    pub routing: Option<Distribution>,
+    pub keeps_routing: bool,
+}
+
+impl Wish {
+    /// These strategies, and all else as it is best.
+    pub fn new(strategies: Strategies) -> Wish {
+        Wish {
+            strategies,
+            policy: None,
+            method: None,
+            faults: None,
+            always: false,
+            routing: None,
+            keeps_routing: false,
+        }
+    }
+}
 
 /// How a run is fed.
 pub enum Feed {
     /// The model fits, or nothing was asked for.
-    Aside,
+    Aside {
+        budget_bytes: u64,
+        was_asked_for: bool,
+    },
     Fed(Box<Props>),
+}
+
+impl Feed {
+    /// Says when nothing is fed though somebody wants it.
+    pub fn said(self, model: &gguf::Model, is_quiet: bool) -> Option<Box<Props>> {
+        match self {
+            Feed::Fed(props) => Some(props),
+            Feed::Aside {
+                budget_bytes,
+                was_asked_for,
+            } => {
+                if was_asked_for && !is_quiet {
+                    eprintln!(
+                        "tensorscope: {} fits into {}: llama.cpp runs as it is",
+                        HumanBytes(model.len_bytes()),
+                        HumanBytes(budget_bytes)
+                    );
+                }
+                None
+            }
+        }
+    }
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.program.is_empty() {
-        return Ok(ExitCode::from(feeding::run(&of_program(args))?));
+        return program(args);
     }
     let begin = Instant::now();
     let texts = args.engine.texts()?;
@@ -48,21 +107,27 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             drop_cache(&file.path)?;
         }
     }
-    let feed = decide(&args, &model, plan, budget_bytes);
-    if let (Feed::Aside, true) = (&feed, args.strategy != Strategies::NONE && !args.quiet) {
-        eprintln!(
-            "tensorscope: {} fits into {}: llama.cpp runs as it is",
-            HumanBytes(model.len_bytes()),
-            HumanBytes(budget_bytes)
-        );
-    }
+    let wish = args.wish();
+    let feed = decide(&args.engine, &wish, &model, plan, budget_bytes).said(&model, args.quiet);
+    let mut directory = args
+        .record
+        .as_deref()
+        .map(|path| create_directory(path, &model))
+        .transpose()?;
     signals::catch();
     let limit = enter(&args, budget_bytes)?;
     let loading = match feed {
-        Feed::Fed(_) if args.strategy != Strategies::NONE => Loading::Lazy,
+        Some(_) if args.strategy != Strategies::NONE => Loading::Lazy,
         _ => Loading::AsFound,
     };
-    let prepared = args.engine.prepare(texts, Repack::Off, loading)?;
+    let prepared = match args.engine.prepare(texts, Repack::Off, loading) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            // Nothing was computed: leave nothing behind.
+            directory.into_iter().for_each(RunDirectory::discard);
+            return Err(error);
+        }
+    };
     if let Some(advice) = args.madvise {
         prepared
             .model
@@ -71,15 +136,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let mut context = Context::new(&prepared.model, prepared.context.clone())?;
     let load = begin.elapsed();
-    let (feeding, predicted) = match feed {
-        Feed::Aside => (None, None),
-        Feed::Fed(props) => {
-            let predicted = props.predicted_tokens_per_second;
-            (Some(Feeding::new(*props)), predicted)
-        }
-    };
+    let predicted = feed.as_ref().and_then(|p| p.predicted_tokens_per_second);
+    let feeding = feed.map(|props| Feeding::new(*props));
     let mut generation = Generation::new(&prepared, feeding, &args, begin);
     generation.predicted = predicted;
+    if let Some(directory) = &mut directory {
+        generation.record(directory, &prepared)?;
+    }
     let result = generate(
         &prepared.model,
         &mut context,
@@ -92,8 +155,23 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.routing_file {
         generation.write_routing(path)?;
     }
+    let (closed, fed) = (generation.close_log(), generation.described());
     // The memory of weights goes before the model that points into it.
     drop(generation);
+    drop(limit);
+    if let (Some(directory), Some(closed)) = (directory, closed) {
+        let outcome = Outcome {
+            prompt_tokens: report.prompt_tokens,
+            generated_tokens: report.generated_tokens,
+            interrupted: signals::asked().filter(|_| result.as_ref().is_ok_and(|g| g.interrupted)),
+            bound: None,
+            evaluating: None,
+            engine_error: None,
+            fed,
+            closed,
+        };
+        finish(args.quiet, Tables::Made, directory, outcome)?;
+    }
     let generated = result?;
     if args.json {
         terminal::print(&serde_json::to_string_pretty(&report)?)?;
@@ -107,9 +185,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn of_program(args: Args) -> FeedProps {
-    FeedProps {
-        program: args.program,
+/// The llama.cpp inside a program is fed, and recorded if that is asked for.
+fn program(args: Args) -> anyhow::Result<ExitCode> {
+    let record = args.record;
+    let feed = FeedProps {
+        program: args.program.clone(),
         memory: args.memory,
         plan: args.plan,
         strategies: args.strategy,
@@ -120,7 +200,37 @@ fn of_program(args: Args) -> FeedProps {
         cold: args.cold,
         no_limit: args.no_limit,
         quiet: args.quiet,
+    };
+    let Some(output) = record else {
+        return Ok(ExitCode::from(feeding::run(&feed)?));
+    };
+    let attached = attach::run(&AttachProps {
+        program: args.program,
+        output: Some(output),
+        duration: None,
+        max_log_bytes: None,
+        max_tokens: None,
+        repacking: Repacking::Prevented,
+        purpose: Purpose::Record,
+        underneath: UnderneathArgs::default(),
+        feed: Some(feed),
+        verbosity: match args.quiet {
+            true => Verbosity::Quiet,
+            false => Verbosity::Normal,
+        },
+    })?;
+    if let Some(run) = attached.run {
+        make_tables(&run, Tables::Made);
     }
+    Ok(ExitCode::from(attached.exit_code))
+}
+
+fn create_directory(path: &Path, model: &gguf::Model) -> anyhow::Result<RunDirectory> {
+    let command_line = std::env::args_os()
+        .map(|a| a.to_string_lossy().into_owned())
+        .collect();
+    let metadata = Metadata::start(command_line, Some(model));
+    Ok(RunDirectory::create(path, &metadata, Some(model))?)
 }
 
 /// What was asked for, what the plan was made for, or what is free.
@@ -135,18 +245,18 @@ fn budget(args: &Args, model: &gguf::Model, plan: Option<&Plan>) -> anyhow::Resu
 }
 
 /// Tokens that the context will hold, about.
-fn context_tokens(args: &Args) -> u64 {
-    args.engine.context.map(u64::from).unwrap_or_else(|| {
-        let prompt: usize = args.engine.prompt.iter().map(String::len).sum();
-        let tokens = args.engine.tokens.unwrap_or(DEFAULT_TOKENS);
+fn context_tokens(engine: &EngineArgs) -> u64 {
+    engine.context.map(u64::from).unwrap_or_else(|| {
+        let prompt: usize = engine.prompt.iter().map(String::len).sum();
+        let tokens = engine.tokens.unwrap_or(DEFAULT_TOKENS);
         (prompt as u64 + u64::from(tokens)).next_multiple_of(256)
     })
 }
 
 /// The plan that was given, or one made now.
-fn planned(args: &Args, model: &gguf::Model, budget_bytes: u64) -> Plan {
-    let batch = u64::from(args.engine.micro_batch.min(args.engine.batch));
-    let threads = args.engine.threads.map_or_else(
+fn planned(engine: &EngineArgs, wish: &Wish, model: &gguf::Model, budget_bytes: u64) -> Plan {
+    let batch = u64::from(engine.micro_batch.min(engine.batch));
+    let threads = engine.threads.map_or_else(
         || std::thread::available_parallelism().map_or(1, |n| n.get()),
         usize::from,
     );
@@ -157,38 +267,48 @@ fn planned(args: &Args, model: &gguf::Model, budget_bytes: u64) -> Plan {
         budget_bytes,
         other_bytes: planning::other_bytes(
             model,
-            args.engine.key_type,
-            context_tokens(args),
-            batch.min(context_tokens(args)),
+            engine.key_type,
+            context_tokens(engine),
+            batch.min(context_tokens(engine)),
         ),
-        strategies: args.strategy,
+        strategies: wish.strategies,
         machine: Machine {
             compute_seconds_per_token: Some(planning::guessed_compute_seconds(model, threads)),
             ..Machine::new(disk)
         },
         routing: None,
-        policy: args.policy,
+        policy: wish.policy,
     };
     question.answer().plan
 }
 
-fn decide(args: &Args, model: &gguf::Model, plan: Option<Plan>, budget_bytes: u64) -> Feed {
+/// Whether and how a model is fed within a budget.
+pub fn decide(
+    engine: &EngineArgs,
+    wish: &Wish,
+    model: &gguf::Model,
+    plan: Option<Plan>,
+    budget_bytes: u64,
+) -> Feed {
     let strategies = match &plan {
-        Some(plan) if args.strategy == Strategies::ALL => plan.strategies,
-        _ => args.strategy,
+        Some(plan) if wish.strategies == Strategies::ALL => plan.strategies,
+        _ => wish.strategies,
     };
-    let batch = u64::from(args.engine.micro_batch.min(args.engine.batch));
-    let context = context_tokens(args);
-    let other = planning::other_bytes(model, args.engine.key_type, context, batch.min(context));
-    let fits = model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes && !args.always;
+    let batch = u64::from(engine.micro_batch.min(engine.batch));
+    let context = context_tokens(engine);
+    let other = planning::other_bytes(model, engine.key_type, context, batch.min(context));
+    let fits = model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes && !wish.always;
     let feeds = strategies != Strategies::NONE && !fits;
-    if !feeds && args.routing.is_none() {
-        return Feed::Aside;
+    if !feeds && wish.routing.is_none() {
+        return Feed::Aside {
+            budget_bytes,
+            was_asked_for: wish.strategies != Strategies::NONE,
+        };
     }
     let is_given = plan.is_some();
     let plan = match plan {
         Some(plan) => plan,
-        None => planned(args, model, budget_bytes),
+        None => planned(engine, wish, model, budget_bytes),
     };
     let policy = plan.experts.as_ref().map(|experts| experts.policy);
     Feed::Fed(Box::new(Props {
@@ -197,7 +317,7 @@ fn decide(args: &Args, model: &gguf::Model, plan: Option<Plan>, budget_bytes: u6
             true => strategies,
             false => Strategies::NONE,
         },
-        policy: args.policy.or(policy).unwrap_or_default(),
+        policy: wish.policy.or(policy).unwrap_or_default(),
         block_bytes: u32::try_from(plan.ring.read_bytes).unwrap_or(planning::BLOCK_BYTES),
         depth: plan.ring.depth,
         machine: Machine {
@@ -206,11 +326,11 @@ fn decide(args: &Args, model: &gguf::Model, plan: Option<Plan>, budget_bytes: u6
         },
         predicted_tokens_per_second: plan.predicted.tokens_per_second.filter(|_| feeds),
         plan: is_given.then_some(plan),
-        method: args.read_with.unwrap_or(Method::IoUringDirect),
-        faults: args.inject.clone(),
-        routing: args.routing,
+        method: wish.method.unwrap_or(Method::IoUringDirect),
+        faults: wish.faults.clone(),
+        routing: wish.routing,
         routing_seed: 1,
-        keeps_routing: args.routing_file.is_some(),
+        keeps_routing: wish.keeps_routing,
     }))
 }
 

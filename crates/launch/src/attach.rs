@@ -44,7 +44,9 @@ use trace::{
 };
 
 use crate::{
-    child, library_file,
+    child,
+    feeding::{self, FeedProps},
+    library_file,
     program::{self, preload, typed, why},
     underneath::{self, UnderneathArgs},
 };
@@ -66,6 +68,8 @@ pub struct AttachProps {
     pub repacking: Repacking,
     pub purpose: Purpose,
     pub underneath: UnderneathArgs,
+    /// Its weights are fed too; the memory limit is that of the feeding then.
+    pub feed: Option<FeedProps>,
     pub verbosity: Verbosity,
 }
 
@@ -108,7 +112,11 @@ pub fn run(props: &AttachProps) -> anyhow::Result<Attached> {
     }
     let library = library_file::path().context("no program can be recorded")?;
     let cold_files = props.underneath.cold_files_of_program(&props.program)?;
-    let limit = props.underneath.limit()?;
+    let fed = props.feed.as_ref().map(feeding::prepare).transpose()?;
+    let mut limit = match &fed {
+        Some(_) => None,
+        None => props.underneath.limit()?,
+    };
     let path = props
         .output
         .clone()
@@ -128,7 +136,10 @@ pub fn run(props: &AttachProps) -> anyhow::Result<Attached> {
     };
     let mut command = command(props, &program, &library, &shared);
     let started = underneath::make_cold(&cold_files).and_then(|dropped_bytes| {
-        if let Some(limit) = &limit {
+        if let Some(fed) = &fed {
+            fed.tell(&mut command)?;
+            limit = fed.confine(&mut command);
+        } else if let Some(limit) = &limit {
             limit.confine(&mut command)?;
         }
         Ok(dropped_bytes)
@@ -151,6 +162,7 @@ pub fn run(props: &AttachProps) -> anyhow::Result<Attached> {
             // Gone before tables are made, which need memory of their own.
             drop(limit);
             let mut directory = directory;
+            directory.metadata_mut().fed = fed.and_then(|fed| fed.finish(status));
             directory.metadata_mut().underneath = underneath::finish(
                 watch.session,
                 &model_files(&shared.log_directory),

@@ -21,13 +21,14 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use feed::{
-    Faults, Method,
+    Faults, Method, Shares, Snapshot,
     settings::{FeedSettings, Report},
 };
 use gguf::{GgmlType, Model};
 use indicatif::HumanBytes;
 use kernelio::pressure::{MemoryLimit, Usage, drop_cache};
 use plan::{Plan, Policy, Strategies};
+use rundir::metadata::Fed;
 
 use crate::{
     budget::{Memory, available_bytes},
@@ -62,6 +63,34 @@ pub struct FeedProps {
 
 /// The program's exit code.
 pub fn run(props: &FeedProps) -> anyhow::Result<u8> {
+    let prepared = prepare(props)?;
+    let mut command = typed(&props.program, &prepared.path);
+    if prepared.settings.is_some() {
+        let library = library_file::path().context("no program can be fed")?;
+        preload(&mut command, &library);
+        command.env_remove("TENSORSCOPE_LOG");
+    }
+    prepared.tell(&mut command)?;
+    let limit = prepared.confine(&mut command);
+    let status = child::run(&mut command, &mut Plainly)
+        .map_err(|error| anyhow!("{}: cannot run it: {}", prepared.name, why(&error)))?;
+    prepared.finish(status);
+    say_memory(props, limit.and_then(|limit| limit.usage().ok()));
+    Ok(child::exit_code(status))
+}
+
+/// A program that is about to be fed, or not.
+pub(crate) struct Prepared<'p> {
+    props: &'p FeedProps,
+    name: String,
+    path: PathBuf,
+    budget_bytes: u64,
+    /// `None` when it runs as it is.
+    settings: Option<FeedSettings>,
+    folder: tempfile::TempDir,
+}
+
+pub(crate) fn prepare(props: &FeedProps) -> anyhow::Result<Prepared<'_>> {
     let name = props.program[0].to_string_lossy().into_owned();
     let path = program::find(&props.program[0])
         .map_err(|error| anyhow!("{name}: cannot run it: {}", why(&error)))?;
@@ -96,25 +125,96 @@ pub fn run(props: &FeedProps) -> anyhow::Result<u8> {
         .prefix("tensorscope-feed-")
         .tempdir()
         .context("cannot make a folder for the settings")?;
-    let mut command = typed(&props.program, &path);
-    if let Some(settings) = &settings {
-        let file = folder.path().join("settings.json");
+    Ok(Prepared {
+        props,
+        name,
+        path,
+        budget_bytes,
+        settings,
+        folder,
+    })
+}
+
+impl Prepared<'_> {
+    /// Tells the preload library, which the program gets elsewhere, how to feed.
+    pub(crate) fn tell(&self, command: &mut Command) -> anyhow::Result<()> {
+        let Some(settings) = &self.settings else {
+            command.env_remove("TENSORSCOPE_FEED");
+            return Ok(());
+        };
+        let file = self.folder.path().join("settings.json");
         let written = settings.write(&file);
         written.with_context(|| format!("{}: cannot write it", file.display()))?;
-        let library = library_file::path().context("no program can be fed")?;
-        preload(&mut command, &library);
         command.env("TENSORSCOPE_FEED", file);
-        command.env_remove("TENSORSCOPE_LOG");
+        Ok(())
     }
-    let limit = confine(props, budget_bytes, &mut command);
-    let status = child::run(&mut command, &mut Plainly)
-        .map_err(|error| anyhow!("{name}: cannot run it: {}", why(&error)))?;
-    let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
-    if settings.is_some() {
-        say_fed(props, &name, folder.path(), status);
+
+    /// Into a memory group of the budget's size, where we may make one.
+    pub(crate) fn confine(&self, command: &mut Command) -> Option<MemoryLimit> {
+        let is_asked_for = self.props.memory.is_some() || self.props.plan.is_some();
+        if !is_asked_for || self.props.no_limit {
+            return None;
+        }
+        let confined = MemoryLimit::new(self.budget_bytes).and_then(|limit| {
+            limit.confine(command)?;
+            Ok(limit)
+        });
+        let failed = |error| {
+            let line = format!("the budget is planned for, not enforced: {error}");
+            say(self.props, &line);
+        };
+        confined.map_err(failed).ok()
     }
-    say_memory(props, usage);
-    Ok(child::exit_code(status))
+
+    /// Says what was fed, by the reports; the sum of them.
+    pub(crate) fn finish(&self, status: ExitStatus) -> Option<Fed> {
+        self.settings.as_ref()?;
+        let reports = Report::read_all(self.folder.path()).unwrap_or_default();
+        let fed: Vec<&Report> = reports.iter().filter(|r| r.fed.evaluations > 0).collect();
+        for report in &fed {
+            say(self.props, &sentence(report.shares.as_ref(), &report.fed));
+        }
+        // A process that was not fed has said why itself.
+        if reports.is_empty() {
+            let why = match status.success() {
+                true => "it computed no graph of a shared ggml library".to_owned(),
+                false => child::failure(status),
+            };
+            let line = format!("{}: nothing was fed: {why}", self.name);
+            say(self.props, &line);
+        }
+        fed.iter()
+            .map(|report| described(report.shares.unwrap_or_default(), &report.fed))
+            .reduce(|sum, next| Fed {
+                evaluations: sum.evaluations + next.evaluations,
+                read_bytes: sum.read_bytes + next.read_bytes,
+                waited_nanos: sum.waited_nanos + next.waited_nanos,
+                waited_for_experts_nanos: sum.waited_for_experts_nanos
+                    + next.waited_for_experts_nanos,
+                expert_hits: sum.expert_hits + next.expert_hits,
+                expert_misses: sum.expert_misses + next.expert_misses,
+                // Of the memory the last: they are fed one after the other.
+                ..next
+            })
+    }
+}
+
+/// For the metadata of a run.
+pub fn described(shares: Shares, fed: &Snapshot) -> Fed {
+    Fed {
+        budget_bytes: shares.budget_bytes,
+        pinned_bytes: shares.pinned_bytes,
+        streamed_bytes: shares.streamed_bytes,
+        ring_bytes: shares.ring_bytes,
+        expert_bytes: shares.expert_bytes,
+        page_cache_bytes: shares.mapped_bytes,
+        evaluations: fed.evaluations,
+        read_bytes: fed.bytes_read,
+        waited_nanos: fed.waited_nanos,
+        waited_for_experts_nanos: fed.waited_for_experts_nanos,
+        expert_hits: fed.expert_hits,
+        expert_misses: fed.expert_misses,
+    }
 }
 
 /// Started and waited for, no more.
@@ -223,51 +323,15 @@ fn settings(
     })
 }
 
-/// Into a memory group of the budget's size, where we may make one.
-fn confine(props: &FeedProps, budget_bytes: u64, command: &mut Command) -> Option<MemoryLimit> {
-    let is_asked_for = props.memory.is_some() || props.plan.is_some();
-    if !is_asked_for || props.no_limit {
-        return None;
-    }
-    let confined = MemoryLimit::new(budget_bytes).and_then(|limit| {
-        limit.confine(command)?;
-        Ok(limit)
-    });
-    let failed = |error| {
-        say(
-            props,
-            &format!("the budget is planned for, not enforced: {error}"),
-        )
-    };
-    confined.map_err(failed).ok()
-}
-
-/// What was fed, by the reports.
-fn say_fed(props: &FeedProps, name: &str, folder: &Path, status: ExitStatus) {
-    let reports = Report::read_all(folder).unwrap_or_default();
-    let fed = || reports.iter().filter(|report| report.fed.evaluations > 0);
-    for report in fed() {
-        say(props, &sentence(report));
-    }
-    // A process that was not fed has said why itself.
-    if fed().next().is_none() && reports.is_empty() {
-        let why = match status.success() {
-            true => "it computed no graph of a shared ggml library".to_owned(),
-            false => child::failure(status),
-        };
-        say(props, &format!("{name}: nothing was fed: {why}"));
-    }
-}
-
-fn sentence(report: &Report) -> String {
-    let fed = &report.fed;
+/// What feeding did, for people.
+pub fn sentence(shares: Option<&Shares>, fed: &Snapshot) -> String {
     let waited = (fed.waited_nanos + fed.waited_for_experts_nanos) as f64 / 1e9;
     let mut parts = vec![format!(
         "{} read in {} evaluations, waited {waited:.2} s for it",
         HumanBytes(fed.bytes_read),
         fed.evaluations
     )];
-    if let Some(shares) = &report.shares {
+    if let Some(shares) = shares {
         parts.push(format!("{} kept", HumanBytes(shares.pinned_bytes)));
         if shares.streamed_bytes > 0 {
             parts.push(format!(

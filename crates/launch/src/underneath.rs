@@ -68,6 +68,11 @@ impl UnderneathArgs {
         is_any.then_some(wish)
     }
 
+    /// The limit that was asked for, in bytes.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory
+    }
+
     pub fn limit(&self) -> anyhow::Result<Option<MemoryLimit>> {
         if let Some(bytes) = self.memory.filter(|bytes| *bytes < MIN_MEMORY_BYTES) {
             bail!(

@@ -58,6 +58,9 @@ pub struct Metadata {
     /// `None` when the program was neither watched from below nor limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underneath: Option<Underneath>,
+    /// `None` when nobody fed the weights.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fed: Option<Fed>,
     /// `None` until the run has ended.
     pub statistics: Option<Statistics>,
 }
@@ -98,6 +101,29 @@ pub struct Underneath {
     pub residency_samples: u64,
     /// What could not be recorded, why, and the command that allows it.
     pub missing: Vec<String>,
+}
+
+/// How the weights were fed, and what that took, by the feeder's own count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fed {
+    /// Memory for the whole program.
+    pub budget_bytes: u64,
+    pub pinned_bytes: u64,
+    /// For each evaluation, through a ring of so many bytes.
+    pub streamed_bytes: u64,
+    pub ring_bytes: u64,
+    /// Memory of the cache of experts.
+    pub expert_bytes: u64,
+    /// Weights that were left to the page cache.
+    pub page_cache_bytes: u64,
+    pub evaluations: u64,
+    pub read_bytes: u64,
+    /// What the computation waited for pinned and streamed weights.
+    pub waited_nanos: u64,
+    pub waited_for_experts_nanos: u64,
+    pub expert_hits: u64,
+    pub expert_misses: u64,
 }
 
 /// How the run stands, as far as its process came to say so. After a kill this

@@ -16,8 +16,8 @@ use std::{
 use fixture::{append, body_coded, define, open, read, small_evaluation, small_graph};
 use trace::{
     expand::{for_each_access, for_each_route},
-    origin::{Origin, Source},
     format::{RecordKind, VERSION, flags},
+    origin::{Origin, Source},
     status::{State, read_status},
     template::{CaptureKind, Direction},
 };

@@ -6,6 +6,7 @@ use feed::{Distribution, Faults, Method};
 use launch::budget::Memory;
 use plan::{Policy, Strategies};
 
+use super::Wish;
 use crate::engine_args::{EngineArgs, OF_ENGINE};
 
 /// Run a model larger than memory at the speed of the disk
@@ -29,6 +30,7 @@ Examples:
   tensorscope run -m big.gguf -f prompt.txt -n 200 --memory 50%
   tensorscope plan RUN --memory 4G -o my.plan && tensorscope run --plan my.plan -m big.gguf -p Hi
   tensorscope run -m moe.gguf -p Hi --memory 6G --strategy experts   # one strategy alone
+  tensorscope run -m big.gguf -p Hi --memory 4G --record my-run && tensorscope report my-run
   tensorscope run --memory 4G -- llama-server -m big.gguf --port 8080
   tensorscope run --memory 4G -- python3 chat.py")]
 pub struct Args {
@@ -59,6 +61,11 @@ pub struct Args {
     /// Feed also a model that fits
     #[arg(long)]
     pub always: bool,
+
+    /// Record every tensor access meanwhile, into this run directory: for each weight access
+    /// where it came from, and how long it was waited for
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["routing", "madvise"])]
+    pub record: Option<PathBuf>,
 
     /// Drop the model's cached pages first
     #[arg(long)]
@@ -123,6 +130,20 @@ impl Advice {
             Advice::Normal => 0,
             Advice::Random => 1,
             Advice::Sequential => 2,
+        }
+    }
+}
+
+impl Args {
+    pub fn wish(&self) -> Wish {
+        Wish {
+            strategies: self.strategy,
+            policy: self.policy,
+            method: self.read_with,
+            faults: self.inject.clone(),
+            always: self.always,
+            routing: self.routing,
+            keeps_routing: self.routing_file.is_some(),
         }
     }
 }

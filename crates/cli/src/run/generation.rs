@@ -9,17 +9,31 @@ use std::{
 
 use anyhow::Context as _;
 use capture::BatchToken;
-use engine::{EngineError, context::Context, feeding::Feeding, generate::Observer, model::Model};
+use engine::{
+    EngineError,
+    context::Context,
+    feeding::Feeding,
+    generate::Observer,
+    model::{Model, Repack},
+    recording::Recording,
+};
 use feed::{Shares, Snapshot};
 use kernelio::pressure::Usage;
-use launch::report::{Fed, Report, mean, median};
+use launch::{
+    feeding,
+    report::{Fed, Report, mean, median},
+};
+use rundir::{RunDirectory, metadata};
 use terminal::signals;
 use trace::format::Phase;
 
 use super::args::Args;
 use crate::{
     engine_args::Prepared,
-    record::screen::{Bar, Screen},
+    record::{
+        directory::{ClosedLog, close_log, describe, start_log},
+        screen::{Bar, Screen},
+    },
 };
 
 /// FNV-1a.
@@ -38,6 +52,7 @@ pub struct Evaluation {
 pub struct Generation<'a> {
     model: &'a Model,
     feeding: Option<Feeding>,
+    recording: Option<Recording>,
     begin: Instant,
     phase: Phase,
     screen: Screen,
@@ -72,6 +87,7 @@ impl<'a> Generation<'a> {
         Generation {
             model: &prepared.model,
             feeding,
+            recording: None,
             begin,
             phase: Phase::Prompt,
             screen: Screen::new(count, "running", bar),
@@ -86,6 +102,34 @@ impl<'a> Generation<'a> {
             after_prompt: Snapshot::default(),
             status: (Instant::now(), Snapshot::default()),
         }
+    }
+
+    /// Records what is computed from now on.
+    pub fn record(
+        &mut self,
+        directory: &mut RunDirectory,
+        prepared: &Prepared,
+    ) -> anyhow::Result<()> {
+        let (context, generate) = (&prepared.context, &prepared.generate);
+        let metadata = directory.metadata_mut();
+        describe(metadata, &prepared.texts, context, generate, Repack::Off);
+        directory.update()?;
+        self.recording = Some(start_log(directory, self.model, &self.screen)?);
+        Ok(())
+    }
+
+    /// Of a generation that was recorded.
+    pub fn close_log(&mut self) -> Option<ClosedLog> {
+        self.recording.take().map(close_log)
+    }
+
+    /// For the metadata of a run.
+    pub fn described(&self) -> Option<metadata::Fed> {
+        let shares = self.feeding.as_ref()?.shares();
+        Some(feeding::described(
+            shares.unwrap_or_default(),
+            &self.snapshot(),
+        ))
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -233,9 +277,16 @@ impl Observer for Generation<'_> {
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
         let (begin, before) = (Instant::now(), disk_bytes());
-        match &mut self.feeding {
-            Some(feeding) => feeding.decode(context, batch, wants_logits)?,
-            None => context.decode(batch, wants_logits)?,
+        let (model, phase) = (self.model, self.phase);
+        match (&mut self.feeding, &mut self.recording) {
+            (Some(feeding), None) => feeding.decode(context, batch, wants_logits)?,
+            (None, None) => context.decode(batch, wants_logits)?,
+            (Some(feeding), Some(recording)) => {
+                feeding.decode_recorded(recording, model, context, phase, batch, wants_logits)?;
+            }
+            (None, Some(recording)) => {
+                recording.decode(model, context, phase, batch, wants_logits, &mut [])?;
+            }
         }
         self.evaluations.push(Evaluation {
             phase: self.phase,

@@ -10,7 +10,10 @@ use std::{
     sync::atomic::{AtomicPtr, AtomicU64, Ordering},
 };
 
-use capture::{BatchToken, hook::{self, Call, Ended, Part, Stop}};
+use capture::{
+    BatchToken,
+    hook::{self, Call, Ended, Part, Stop},
+};
 use engine::{
     EngineError,
     context::{Context, ContextProps, FlashAttention},

@@ -122,8 +122,14 @@ impl Observer for Recorded<'_> {
         batch: &[BatchToken],
         wants_logits: &dyn Fn(usize) -> bool,
     ) -> Result<(), EngineError> {
-        self.recording
-            .decode(self.model, context, self.phase, batch, wants_logits, &mut [])
+        self.recording.decode(
+            self.model,
+            context,
+            self.phase,
+            batch,
+            wants_logits,
+            &mut [],
+        )
     }
     fn token(&mut self, _: usize, _: i32) {}
 }
