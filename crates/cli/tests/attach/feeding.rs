@@ -347,3 +347,50 @@ fn what_says_nothing_about_a_program_is_refused() {
         "it cannot be fed: the program is linked statically",
     );
 }
+
+#[test]
+fn a_program_is_fed_and_recorded_at_once() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder = folder.path();
+    for shape in [DENSE, MOE] {
+        let model = large(folder, shape);
+        let expected = unfed(folder, &[], &model, &[PROMPT]);
+        let flags = ["--memory", "230M", "--always", "--record", "RUN"];
+        let (output, reports) = fed(folder, &flags, &[], &model, &[PROMPT]);
+        let talk = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{talk}");
+        assert_eq!(stdout(&output), expected, "{talk}");
+        assert!(talk.contains("evaluations, waited"), "{talk}");
+        let run = folder.join("RUN");
+        let metadata = fs::read(run.join("metadata.json")).unwrap();
+        let metadata: serde_json::Value = serde_json::from_slice(&metadata).unwrap();
+        let of = |name: &str| metadata["fed"][name].as_u64().unwrap();
+        assert_eq!(of("waited_nanos"), reports[0].fed.waited_nanos);
+        assert!(of("read_bytes") > 0);
+        struct Waited(u64, u64);
+        impl reader::Visitor for Waited {
+            type Error = trace::read::ReadError;
+            fn evaluation(&mut self, seen: &reader::Seen) -> Result<(), Self::Error> {
+                self.0 += seen.waited_nanos().unwrap_or(0);
+                self.1 += u64::from(seen.evaluation.origins.is_some());
+                Ok(())
+            }
+        }
+        let mut waited = Waited(0, 0);
+        let walked = reader::Log::new(&run.join("log"))
+            .walk(&mut waited)
+            .unwrap();
+        assert_eq!(waited.1, walked.evaluations, "{talk}");
+        let counted = of("waited_nanos") + of("waited_for_experts_nanos");
+        assert!(
+            waited.0.abs_diff(counted) <= counted / 100,
+            "{} {counted}",
+            waited.0
+        );
+        fs::remove_dir_all(run).unwrap();
+        fs::remove_file(model).unwrap();
+        reports.iter().for_each(|report| {
+            let _ = fs::remove_file(folder.join(format!("report-{}-0.json", report.pid)));
+        });
+    }
+}
