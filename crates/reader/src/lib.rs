@@ -11,7 +11,8 @@
 //!   of them an index array decides; [`choices`]: what such arrays name;
 //! - [`tables`]: the tables of a run and what their columns mean;
 //! - [`rows`]: the rows of these tables, whatever format they end up in;
-//! - [`summary`]: everything added up;
+//! - [`tally`]: what a template's evaluations touched, counted; [`summary`]: everything
+//!   added up;
 //! - [`kernel`]: page faults, block requests and resident pages, joined to tensors and nodes.
 //!
 //! What it deliberately does not do: keep more than a stream's definitions in memory,
@@ -25,10 +26,12 @@ pub mod rows;
 pub mod seen;
 pub mod summary;
 pub mod tables;
+pub mod tally;
 pub mod tensors;
 
 pub use choices::{Index, Router};
-pub use log::{Log, Stream, Visitor, Walked};
+pub use log::{Log, Stream, Visitor, Walk, Walked};
 pub use prepared::{Prepared, PreparedAccess, PreparedStep};
 pub use seen::{Executed, Origin, Seen};
+pub use tally::{Tallies, Tally, Traffic};
 pub use tensors::{Tensor, Tensors};

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use trace::read::{Definitions, Event, ReadError, StreamEnd, StreamReader, streams};
+use trace::read::{Definitions, Evaluation, Event, ReadError, StreamEnd, StreamReader, streams};
 
 use crate::{prepared::Prepared, seen::Seen, tensors::Tensors};
 
@@ -99,11 +99,10 @@ impl Log {
             is_closed: true,
             ..Walked::default()
         };
-        let mut next = Next::default();
+        let mut walk = Walk::default();
         for stream in streams(&self.directory)? {
             let mut reader = StreamReader::open(&self.directory, stream)?;
-            let mut templates = Vec::new();
-            let mut end_eval = next.eval;
+            walk.begin_stream(stream);
             visitor.stream_begins(stream)?;
             while let Some(event) = reader.next_event()? {
                 progress(walked.record_bytes + reader.record_bytes());
@@ -125,60 +124,27 @@ impl Log {
                         continue;
                     }
                 };
-                define(&reader.definitions, &mut walked.tensors, &mut templates);
-                let number = evaluation.number;
-                let mut damaged = |reason: &str| {
-                    let place = format!("stream {stream}: evaluation {number}");
-                    walked.damaged.push(format!("{place}: {reason}"));
-                };
-                let eval = next.eval.checked_add(number);
-                let Some(eval) = eval.filter(|&eval| eval <= MAX_EVAL) else {
-                    damaged("its number is larger than a table can say");
-                    continue;
-                };
-                // One that has no rows keeps its number all the same.
-                end_eval = end_eval.max(eval + 1);
-                let prepared = match &templates[evaluation.template as usize] {
-                    Ok(prepared) => prepared,
+                let seen = match walk.see(&reader.definitions, &evaluation) {
+                    Ok(seen) => seen,
                     Err(reason) => {
-                        damaged(reason);
+                        let place = format!("stream {stream}: evaluation {}", evaluation.number);
+                        walked.damaged.push(format!("{place}: {reason}"));
                         continue;
                     }
                 };
-                let seen = Seen {
-                    eval,
-                    stream,
-                    template: next.template + evaluation.template,
-                    first_token: next.token,
-                    evaluation: &evaluation,
-                    prepared,
-                    tensors: &walked.tensors,
-                    definitions: &reader.definitions,
-                    graph: &reader.definitions.templates[evaluation.template as usize],
-                };
-                // Tokens count through the run, whichever part is wanted.
-                next.token += seen.tokens();
-                if self.evals.contains(&eval) {
+                if self.evals.contains(&seen.eval) {
                     walked.evaluations += 1;
                     walked.steps += seen.steps().count() as u64;
                     visitor.evaluation(&seen)?;
                 }
             }
-            define(&reader.definitions, &mut walked.tensors, &mut templates);
-            visitor.stream_ends(&Stream {
-                number: stream,
-                templates: &templates,
-                first_template: next.template,
-                tensors: &walked.tensors,
-                definitions: &reader.definitions,
-            })?;
-            walked.tensors.end_stream();
-            walked.templates += templates.len() as u64;
+            let ended = walk.end_stream(&reader.definitions);
+            walked.templates += ended.templates.len() as u64;
+            visitor.stream_ends(&ended)?;
             walked.record_bytes += reader.record_bytes();
             walked.is_closed &= reader.end() == StreamEnd::Closed;
-            next.eval = end_eval;
-            next.template += templates.len() as u32;
         }
+        walked.tensors = walk.tensors;
         Ok(walked)
     }
 }
@@ -186,22 +152,86 @@ impl Log {
 /// Evaluations are numbered in 32 bits, with a sign, in every table.
 const MAX_EVAL: u64 = i32::MAX as u64;
 
-/// The first numbers of the next stream.
-#[derive(Default)]
-struct Next {
-    eval: u64,
-    token: u64,
-    template: u32,
+/// What has been defined so far, and the numbers that come next. [`Log::walk`] shows what is
+/// on disk; evaluations that are nowhere else but in memory (those of a benchmark) are seen
+/// through this.
+#[derive(Debug, Default)]
+pub struct Walk {
+    tensors: Tensors,
+    /// Of the stream that is being read.
+    templates: Vec<Result<Prepared, String>>,
+    stream: u32,
+    first_eval: u64,
+    /// One more than the largest number of an evaluation so far.
+    end_eval: u64,
+    first_template: u32,
+    next_token: u64,
 }
 
-/// Definitions only grow.
-fn define(
-    definitions: &Definitions,
-    tensors: &mut Tensors,
-    templates: &mut Vec<Result<Prepared, String>>,
-) {
-    tensors.extend(definitions);
-    for template in &definitions.templates[templates.len()..] {
-        templates.push(Prepared::new(definitions, template, tensors));
+impl Walk {
+    /// What follows is of this stream.
+    pub fn begin_stream(&mut self, stream: u32) {
+        self.tensors.begin_stream();
+        self.first_template += self.templates.len() as u32;
+        self.templates.clear();
+        self.first_eval = self.end_eval;
+        self.stream = stream;
+    }
+
+    /// `Err` says why the evaluation has no rows.
+    pub fn see<'a>(
+        &'a mut self,
+        definitions: &'a Definitions,
+        evaluation: &'a Evaluation,
+    ) -> Result<Seen<'a>, String> {
+        self.define(definitions);
+        let eval = self.first_eval.checked_add(evaluation.number);
+        let eval = eval
+            .filter(|&eval| eval <= MAX_EVAL)
+            .ok_or("its number is larger than a table can say")?;
+        // One that has no rows keeps its number all the same.
+        self.end_eval = self.end_eval.max(eval + 1);
+        let number = evaluation.template as usize;
+        let prepared = self.templates.get(number).ok_or("it has no graph")?;
+        let seen = Seen {
+            eval,
+            stream: self.stream,
+            template: self.first_template + evaluation.template,
+            first_token: self.next_token,
+            evaluation,
+            prepared: prepared.as_ref().map_err(String::clone)?,
+            tensors: &self.tensors,
+            definitions,
+            graph: &definitions.templates[number],
+        };
+        // Tokens count through the run, whichever part is wanted.
+        self.next_token += seen.tokens();
+        Ok(seen)
+    }
+
+    /// Everything that the stream defined is known now.
+    pub fn end_stream<'a>(&'a mut self, definitions: &'a Definitions) -> Stream<'a> {
+        self.define(definitions);
+        Stream {
+            number: self.stream,
+            templates: &self.templates,
+            first_template: self.first_template,
+            tensors: &self.tensors,
+            definitions,
+        }
+    }
+
+    /// Those of all streams so far.
+    pub fn tensors(&self) -> &Tensors {
+        &self.tensors
+    }
+
+    /// Definitions only grow.
+    fn define(&mut self, definitions: &Definitions) {
+        self.tensors.extend(definitions);
+        for template in &definitions.templates[self.templates.len()..] {
+            let prepared = Prepared::new(definitions, template, &self.tensors);
+            self.templates.push(prepared);
+        }
     }
 }

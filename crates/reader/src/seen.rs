@@ -9,6 +9,7 @@ use trace::{
 
 use crate::{
     prepared::{Prepared, PreparedAccess, PreparedStep, Sums},
+    tally::Traffic,
     tensors::Tensors,
 };
 
@@ -169,6 +170,22 @@ impl<'a> Seen<'a> {
                 .iter()
                 .fold(0, |n, o| n.saturating_add(o.waited_nanos)),
         )
+    }
+
+    /// Of access `at` of the template, whose step was executed. `bits` is scratch.
+    pub fn traffic_of(&self, at: usize, bits: &mut Vec<u64>) -> Traffic {
+        let prepared = &self.prepared.accesses[at];
+        let mut traffic = Traffic::default();
+        match &prepared.index {
+            None => traffic.add(1, prepared.bytes),
+            Some(index) if index.is_plain => {
+                index.for_each_value(self.evaluation, bits, |_| traffic.add(1, prepared.bytes));
+            }
+            Some(_) => {
+                self.for_each_of(at, |seen| traffic.add(1, seen.access.region.bytes()));
+            }
+        }
+        traffic
     }
 
     /// Each choice of an expert, by layer, token and rank.

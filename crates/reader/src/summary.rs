@@ -16,15 +16,11 @@ use crate::{
     log::{Log, Stream, Visitor},
     prepared::Prepared,
     seen::Seen,
+    tally::{Tallies, Tally},
     tensors::Tensors,
 };
 
-/// Accesses and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    pub accesses: u64,
-    pub bytes: u64,
-}
+pub use crate::tally::Traffic;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpSum {
@@ -122,21 +118,9 @@ pub fn summarise(
 #[derive(Default)]
 struct Summing {
     summary: Summary,
-    /// By template and phase. A graph is evaluated many times: what it does each time is
-    /// counted, and multiplied in the end.
-    tallies: BTreeMap<(u32, &'static str), Tally>,
-}
-
-struct Tally {
-    steps: Vec<StepTally>,
-    /// By access; zero where the region is fixed.
-    indexed: Vec<Traffic>,
-}
-
-#[derive(Clone, Default)]
-struct StepTally {
-    executions: u64,
-    nanos: u64,
+    tallies: Tallies,
+    /// Scratch.
+    bits: Vec<u64>,
 }
 
 impl Visitor for Summing {
@@ -149,24 +133,12 @@ impl Visitor for Summing {
             summary.first_nanos = evaluation.begin_nanos;
         }
         summary.last_nanos = summary.last_nanos.max(evaluation.end_nanos);
-        let prepared = seen.prepared;
-        let tally = self
-            .tallies
-            .entry((seen.template, evaluation.phase.name()))
-            .or_insert_with(|| Tally {
-                steps: vec![StepTally::default(); prepared.steps.len()],
-                indexed: vec![Traffic::default(); prepared.accesses.len()],
-            });
-        for executed in seen.steps() {
-            let step = &mut tally.steps[executed.number];
-            step.executions += 1;
-            step.nanos += executed.nanos();
-            if executed.step.has_index {
-                seen.for_each_access(executed.number, |seen| {
-                    if seen.prepared.index.is_some() {
-                        tally.indexed[seen.at].add(1, seen.access.region.bytes());
-                    }
-                });
+        let tally = self.tallies.count(seen);
+        for executed in seen.steps().filter(|e| e.step.has_index) {
+            for at in executed.step.first..executed.step.end {
+                if seen.prepared.accesses[at].index.is_some() {
+                    tally.add(at, seen.traffic_of(at, &mut self.bits));
+                }
             }
         }
         seen.for_each_route(|route| {
@@ -192,13 +164,11 @@ impl Visitor for Summing {
     }
 
     fn stream_ends(&mut self, stream: &Stream) -> Result<(), ReadError> {
-        for ((template, phase), tally) in std::mem::take(&mut self.tallies) {
-            let template = &stream.templates[(template - stream.first_template) as usize];
-            if let Ok(prepared) = template {
-                self.summary
-                    .add_tally(prepared, stream.tensors, phase, &tally);
-            }
-        }
+        let summary = &mut self.summary;
+        self.tallies
+            .end_stream(stream, |_, prepared, phase, tally| {
+                summary.add_tally(prepared, stream.tensors, phase.name(), tally);
+            });
         Ok(())
     }
 }
@@ -225,13 +195,7 @@ impl Summary {
             let of_phase = self.by_phase.entry(phase).or_default();
             for at in step.first..step.end {
                 let access = &prepared.accesses[at];
-                let Traffic { accesses, bytes } = match &access.index {
-                    None => Traffic {
-                        accesses: seen.executions,
-                        bytes: seen.executions.saturating_mul(access.bytes),
-                    },
-                    Some(_) => tally.indexed[at],
-                };
+                let Traffic { accesses, bytes } = tally.of_access(prepared, at);
                 if accesses == 0 {
                     continue;
                 }
@@ -254,13 +218,5 @@ impl Summary {
                 }
             }
         }
-    }
-}
-
-impl Traffic {
-    fn add(&mut self, accesses: u64, bytes: u64) {
-        self.accesses += accesses;
-        // A damaged template may claim anything.
-        self.bytes = self.bytes.saturating_add(bytes);
     }
 }

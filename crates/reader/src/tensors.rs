@@ -113,7 +113,7 @@ impl Tensors {
         }
     }
 
-    pub(crate) fn end_stream(&mut self) {
+    pub(crate) fn begin_stream(&mut self) {
         self.first = self.all.len();
     }
 }
