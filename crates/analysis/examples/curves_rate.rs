@@ -16,6 +16,7 @@ use analysis::{
     curves::{Curves, even_budgets},
     experts_cache::{ExpertCaches, RoutingSequence},
     opportunities::Opportunities,
+    pass::Pass,
     reuse::ReuseTables,
     sequence::{Sequence, SequenceBuilder},
 };
@@ -206,7 +207,8 @@ impl Graph {
 
     /// Evaluations until there are `accesses`, the first as a prompt.
     fn sequence(&self, accesses: usize) -> Sequence {
-        let mut builder = SequenceBuilder::new();
+        let (mut walk, mut pass) = (reader::Walk::default(), Pass::default());
+        let mut builder = SequenceBuilder::default();
         let mut random = Random(7);
         let mut evaluation = Evaluation {
             number: 0,
@@ -249,12 +251,15 @@ impl Graph {
                     };
                 }
             }
+            let seen = walk
+                .see(&self.definitions, &evaluation)
+                .expect("a graph that can be");
             builder
-                .push(&self.definitions, &evaluation)
-                .expect("a defined template");
+                .push(&pass.push(&seen))
+                .expect("as many accesses as can be numbered");
             evaluation.phase = Phase::Generate;
         }
-        builder.finish()
+        builder.finish(pass.units)
     }
 }
 

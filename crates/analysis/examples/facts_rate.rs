@@ -7,7 +7,11 @@
 
 use std::time::Instant;
 
-use analysis::facts::{Accumulator, Model, Options};
+use analysis::{
+    facts::{Accumulator, Model, Options},
+    pass::Pass,
+};
+use reader::Walk;
 use trace::{
     expand::count_accesses,
     format::Phase,
@@ -20,7 +24,7 @@ const LAYERS: u32 = 48;
 const EXPERTS: u64 = 128;
 const USED: u64 = 8;
 
-fn main() -> Result<(), analysis::error::AnalysisError> {
+fn main() -> Result<(), String> {
     let wanted: u64 = std::env::args()
         .nth(1)
         .and_then(|n| n.parse().ok())
@@ -28,17 +32,20 @@ fn main() -> Result<(), analysis::error::AnalysisError> {
     let definitions = definitions();
     let evaluations: Vec<Evaluation> = (0..256).map(|n| evaluation(&definitions, n)).collect();
     let per_evaluation = count_accesses(&definitions.templates[0], &evaluations[0]);
+    let (mut walk, mut pass) = (Walk::default(), Pass::default());
     let mut accumulator = Accumulator::new(Options::default());
     let begin = Instant::now();
     let (mut accesses, mut pushed) = (0, 0);
     while accesses < wanted {
         for evaluation in &evaluations {
-            accumulator.push(&definitions, evaluation)?;
+            let seen = walk.see(&definitions, evaluation)?;
+            accumulator.push(&pass.push(&seen));
             pushed += 1;
             accesses += per_evaluation;
         }
     }
-    let facts = accumulator.finish(&Model::default());
+    accumulator.end_stream(&pass, &walk.end_stream(&definitions));
+    let facts = accumulator.finish(&pass.units, walk.tensors(), &Model::default());
     let seconds = begin.elapsed().as_secs_f64();
     let counted: u64 = facts.traffic.phases.iter().map(|p| p.accesses).sum();
     let peak = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

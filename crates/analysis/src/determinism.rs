@@ -41,34 +41,38 @@ pub struct Accumulator {
     /// By template: what followed the begin, then what followed each unit: among
     /// dense weights, and among all. A unit plus one, 0 for nothing yet.
     tables: Vec<Vec<[u32; 2]>>,
+    /// By unit: whether it is a slice of an expert.
+    is_expert: Vec<bool>,
     scores: [Score; 2],
     learning_evaluations: u64,
 }
 
 impl Accumulator {
     pub fn push(&mut self, view: &View) {
-        let number = view.template_number as usize;
+        let number = view.seen.template as usize;
         if self.tables.len() <= number {
             self.tables.resize(number + 1, Vec::new());
         }
         let table = &mut self.tables[number];
-        table.resize(view.catalog.units.len() + 1, [0; 2]);
+        table.resize(view.units.units.len() + 1, [0; 2]);
+        let units = view.units.units[self.is_expert.len()..].iter();
+        self.is_expert.extend(units.map(|u| u.expert.is_some()));
         // Nothing ever came first: no evaluation got as far as a weight.
         let is_learning = table[0] == [0; 2];
         self.learning_evaluations += u64::from(is_learning);
         let scores = &mut self.scores;
         let mut contexts = [0; 2];
-        view.for_each_weight(|touch| {
-            let next = touch.unit + 1;
-            let is_expert = view.catalog.units[touch.unit as usize].expert.is_some();
+        for piece in view.weights() {
+            let next = piece.unit + 1;
+            let is_expert = self.is_expert[piece.unit as usize];
             let part = usize::from(is_expert);
             if !is_learning {
                 let is_hit = u64::from(table[contexts[part]][part] == next);
                 let score = &mut scores[part];
                 score.predictions += 1;
                 score.hits += is_hit;
-                score.bytes += touch.bytes;
-                score.hit_bytes += is_hit * touch.bytes;
+                score.bytes += piece.bytes;
+                score.hit_bytes += is_hit * piece.bytes;
             }
             table[contexts[1]][1] = next;
             contexts[1] = next as usize;
@@ -76,10 +80,10 @@ impl Accumulator {
                 table[contexts[0]][0] = next;
                 contexts[0] = next as usize;
             }
-        });
+        }
     }
 
-    /// The next stream numbers its templates anew.
+    /// The next stream has templates of its own.
     pub fn end_stream(&mut self) {
         self.tables.clear();
     }

@@ -2,12 +2,10 @@
 //! inputs that have no answer.
 
 /// Why an analysis gives no answer.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum AnalysisError {
-    #[error(
-        "evaluation {evaluation} refers to template {template}, which its stream does not define"
-    )]
-    UndefinedTemplate { evaluation: u64, template: u32 },
+    #[error(transparent)]
+    Read(#[from] trace::read::ReadError),
     #[error(
         "the run has more than {most} weight accesses, too many to keep in memory; analyse a part of it"
     )]

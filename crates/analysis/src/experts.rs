@@ -3,13 +3,11 @@
 
 use std::collections::HashMap;
 
+use reader::Seen;
 use serde::{Deserialize, Serialize};
-use trace::expand::{Route, for_each_route};
+use trace::expand::Route;
 
-use crate::{
-    pass::{View, phase_index},
-    timeline::Timeline,
-};
+use crate::timeline::Timeline;
 
 pub use preference::Preference;
 mod preference;
@@ -164,15 +162,15 @@ impl Accumulator {
         }
     }
 
-    pub fn push(&mut self, view: &View) {
-        if view.layout.routers.is_empty() {
+    pub fn push(&mut self, seen: &Seen) {
+        if seen.prepared.routers.is_empty() {
             return;
         }
-        self.prepare(view);
-        let phase = phase_index(view.evaluation.phase);
-        self.preferences.begin(view);
+        self.prepare(seen);
+        let phase = seen.evaluation.phase as usize;
+        self.preferences.begin(seen);
         let mut at: Option<(u32, u32, usize)> = None; // layer, token, its state
-        for_each_route(view.template, view.evaluation, |route| {
+        seen.for_each_route(|route| {
             let number = match at {
                 Some((layer, token, number)) if layer == route.layer && token == route.token => {
                     number
@@ -207,16 +205,16 @@ impl Accumulator {
         if let Some((_, _, last)) = at {
             self.layers[last].end_token(&mut self.chosen);
         }
-        self.tokens += view.tokens.len() as u64;
-        self.window_tokens += view.tokens.len() as u64;
+        self.tokens += seen.tokens();
+        self.window_tokens += seen.tokens();
         if self.window_tokens >= self.options.window_tokens {
             self.window_tokens = 0;
             self.layers.iter_mut().for_each(|l| l.hot.end_window());
         }
     }
 
-    fn prepare(&mut self, view: &View) {
-        for router in &view.layout.routers {
+    fn prepare(&mut self, seen: &Seen) {
+        for router in &seen.prepared.routers {
             if self.numbers.contains_key(&router.layer) {
                 continue;
             }

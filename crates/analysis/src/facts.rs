@@ -1,23 +1,17 @@
 //! Every fact about a run, from one pass over its log.
-//!
-//! ```text
-//! let mut facts = facts::Accumulator::new(options);
-//! for each stream { for each evaluation { facts.push(&definitions, &evaluation)? } facts.end_stream() }
-//! let facts = facts.finish(&model);
-//! ```
 
+use reader::{Stream, Tallies, Tensors};
 use serde::{Deserialize, Serialize};
-use trace::read::{Definitions, Evaluation};
 
 use crate::{
     determinism::{self, DeterminismResults},
-    error::AnalysisError,
     experts::{self, ExpertOptions, ExpertResults},
     heads::{self, HeadLayout, HeadRange, HeadResults},
     hot::{self, HotResults, ModelTensor, Thresholds},
-    pass::Pass,
+    pass::{Pass, View},
     sequential::{self, DEFAULT_GAP_BYTES, SequentialResults},
     traffic::{self, TrafficResults},
+    units::Units,
     working_set::{self, DEFAULT_WINDOWS, WorkingSetResults},
 };
 
@@ -92,7 +86,7 @@ pub struct Facts {
 #[derive(Debug)]
 pub struct Accumulator {
     options: Options,
-    pass: Pass,
+    tallies: Tallies,
     traffic: traffic::Accumulator,
     hot: hot::Accumulator,
     sequential: sequential::Accumulator,
@@ -105,7 +99,7 @@ pub struct Accumulator {
 impl Accumulator {
     pub fn new(options: Options) -> Accumulator {
         Accumulator {
-            pass: Pass::default(),
+            tallies: Tallies::default(),
             traffic: traffic::Accumulator::default(),
             hot: hot::Accumulator::default(),
             sequential: sequential::Accumulator::new(options.gap_bytes),
@@ -117,47 +111,43 @@ impl Accumulator {
         }
     }
 
-    /// Takes in one evaluation of the stream at hand, whose definitions these are.
-    pub fn push(
-        &mut self,
-        definitions: &Definitions,
-        evaluation: &Evaluation,
-    ) -> Result<(), AnalysisError> {
-        self.pass.push(definitions, evaluation, |view| {
-            self.traffic.push(view);
-            self.hot.push(view);
-            self.sequential.push(view);
-            self.determinism.push(view);
-            self.working_set.push(view);
-            self.heads.push(view);
-            self.experts.push(view);
-        })
+    /// Takes in one evaluation.
+    pub fn push(&mut self, view: &View) {
+        let tally = self.tallies.count(view.seen);
+        for &(at, traffic) in view.indexed {
+            tally.add(at, traffic);
+        }
+        self.traffic.push(view.seen);
+        self.hot.push(view);
+        self.sequential.push(view);
+        self.determinism.push(view);
+        self.working_set.push(view);
+        self.experts.push(view.seen);
     }
 
-    /// Before the first evaluation of the next stream.
-    pub fn end_stream(&mut self) {
-        self.pass.end_stream(|catalog, layout, phase, counts| {
-            self.traffic.end_template(catalog, layout, phase, counts);
-            self.hot.end_template(catalog, layout, phase, counts);
-            self.heads.end_template(catalog, layout, counts);
-        });
+    /// Takes in what the evaluations of a stream have in common; `pass` gave their views.
+    pub fn end_stream(&mut self, pass: &Pass, stream: &Stream) {
+        self.tallies
+            .end_stream(stream, |template, prepared, phase, tally| {
+                self.traffic
+                    .end_template(prepared, stream.tensors, phase, tally);
+                self.hot.end_template(pass, template, phase, tally);
+                self.heads.end_template(prepared, stream.tensors, tally);
+            });
         self.sequential.end_stream();
         self.determinism.end_stream();
-        self.working_set.end_stream();
     }
 
-    pub fn finish(mut self, model: &Model) -> Facts {
-        self.end_stream();
-        let catalog = &self.pass.catalog;
-        let traffic = self.traffic.finish(catalog);
+    /// After the last stream has ended.
+    pub fn finish(self, units: &Units, tensors: &Tensors, model: &Model) -> Facts {
+        let traffic = self.traffic.finish();
+        let thresholds = self.options.thresholds;
         Facts {
-            hot: self
-                .hot
-                .finish(catalog, &traffic, &model.tensors, self.options.thresholds),
+            hot: self.hot.finish(units, &traffic, &model.tensors, thresholds),
             sequential: self.sequential.finish(),
             determinism: self.determinism.finish(),
             working_set: self.working_set.finish(),
-            heads: self.heads.finish(catalog, &model.heads),
+            heads: self.heads.finish(tensors, &model.heads),
             experts: self.experts.finish(),
             traffic,
         }

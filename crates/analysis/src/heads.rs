@@ -8,14 +8,9 @@
 
 use std::collections::BTreeMap;
 
+use reader::{Prepared, Tally, Tensor, Tensors, Traffic};
 use serde::{Deserialize, Serialize};
-use trace::template::TensorKind;
-
-use crate::{
-    catalog::Catalog,
-    layout::Layout,
-    pass::{Counts, Traffic, View},
-};
+use trace::template::{Direction, TensorKind};
 
 /// Bytes of one head in one attention weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +65,7 @@ pub struct HeadBytes {
 
 #[derive(Debug, Default)]
 pub struct Accumulator {
-    /// By tensor: extents of its accesses with how often, read and written.
+    /// By tensor and extent: begin, end and bytes of its accesses.
     fixed: BTreeMap<(u32, u64, u64, u64), Directions>,
     varying: BTreeMap<u32, Directions>,
 }
@@ -81,68 +76,55 @@ struct Directions {
     written: Traffic,
 }
 
-impl Directions {
-    fn add(&mut self, direction: &str, times: u64, bytes: u64) {
-        match direction {
-            "read" => self.read.add(times, bytes),
-            _ => self.written.add(times, bytes),
-        }
-    }
-}
-
 impl Accumulator {
-    pub fn push(&mut self, view: &View) {
-        for (varying, traffic) in view.layout.varying.iter().zip(&view.scratch.traffic) {
-            if let Some(tensor) = varying.tensor
-                && belongs(view.catalog, tensor)
-            {
-                let direction = view.catalog.groups[varying.group as usize].direction;
-                let sum = self.varying.entry(tensor).or_default();
-                sum.add(direction, traffic.accesses, traffic.bytes);
+    /// Takes in what a template's evaluations add up to.
+    pub fn end_template(&mut self, prepared: &Prepared, tensors: &Tensors, tally: &Tally) {
+        for (at, access) in prepared.accesses.iter().enumerate() {
+            let tensor = &tensors.all()[access.tensor as usize];
+            if !belongs(tensor) {
+                continue;
             }
+            let sum = match access.index {
+                None => {
+                    let end = access.unit.end().unwrap_or(u64::MAX);
+                    let key = (tensor.first, access.unit.offset, end, access.bytes);
+                    self.fixed.entry(key).or_default()
+                }
+                Some(_) => self.varying.entry(tensor.first).or_default(),
+            };
+            let sum = match access.direction {
+                Direction::Read => &mut sum.read,
+                Direction::Write => &mut sum.written,
+            };
+            let traffic = tally.of_access(prepared, at);
+            sum.add(traffic.accesses, traffic.bytes);
         }
     }
 
-    /// Takes in what a template's evaluations have in common.
-    pub fn end_template(&mut self, catalog: &Catalog, layout: &Layout, counts: &Counts) {
-        for fixed in &layout.fixed {
-            if let Some(tensor) = fixed.tensor
-                && belongs(catalog, tensor)
-            {
-                let direction = catalog.groups[fixed.group as usize].direction;
-                let times = counts.executions(fixed.step);
-                let key = (tensor, fixed.begin, fixed.end, fixed.bytes);
-                let sum = self.fixed.entry(key).or_default();
-                sum.add(direction, times, times.saturating_mul(fixed.bytes));
-            }
-        }
-    }
-
-    pub fn finish(self, catalog: &Catalog, layout: &HeadLayout) -> HeadResults {
+    pub fn finish(self, tensors: &Tensors, layout: &HeadLayout) -> HeadResults {
         let mut ranges: BTreeMap<&str, Vec<&HeadRange>> = BTreeMap::new();
         for range in &layout.ranges {
             ranges.entry(&range.tensor).or_default().push(range);
         }
         let mut sums = Sums::default();
         for (&(number, begin, end, bytes), sum) in &self.fixed {
-            let tensor = &catalog.tensors[number as usize];
-            if tensor.kind == TensorKind::KvCache {
+            let tensor = &tensors.all()[number as usize];
+            let Some(meaning) = &tensor.meaning else {
                 sums.cache(layout, &tensor.name, sum);
                 continue;
-            }
-            let of = tensor.meaning.role.as_ref();
-            match (ranges.get(tensor.name.as_str()), tensor.meaning.layer) {
+            };
+            match (ranges.get(tensor.name.as_str()), meaning.layer) {
                 (Some(ranges), Some(layer)) if end - begin == bytes => {
-                    sums.weight(layer, of, ranges, (begin, end), sum);
+                    sums.weight(layer, &meaning.role, ranges, (begin, end), sum);
                 }
-                _ => sums.unassigned(of, sum),
+                _ => sums.unassigned(&meaning.role, sum),
             }
         }
         for (&number, sum) in &self.varying {
-            let tensor = &catalog.tensors[number as usize];
-            match tensor.kind {
-                TensorKind::KvCache => sums.cache(layout, &tensor.name, sum),
-                _ => sums.unassigned(&tensor.meaning.role, sum),
+            let tensor = &tensors.all()[number as usize];
+            match tensor.role() {
+                None => sums.cache(layout, &tensor.name, sum),
+                Some(role) => sums.unassigned(role, sum),
             }
         }
         sums.finish()
@@ -150,9 +132,10 @@ impl Accumulator {
 }
 
 /// Attention weights and the cache.
-fn belongs(catalog: &Catalog, tensor: u32) -> bool {
-    let tensor = &catalog.tensors[tensor as usize];
-    tensor.kind == TensorKind::KvCache || tensor.meaning.component == gguf::Component::Attention
+fn belongs(tensor: &Tensor) -> bool {
+    let meaning = tensor.meaning.as_ref();
+    tensor.kind == TensorKind::KvCache
+        || meaning.is_some_and(|m| m.component == gguf::Component::Attention)
 }
 
 #[derive(Default)]

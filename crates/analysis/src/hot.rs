@@ -11,14 +11,14 @@ use std::{
     collections::{BTreeMap, HashSet},
 };
 
+use reader::{Tally, Traffic};
 use serde::{Deserialize, Serialize};
-use trace::template::TensorKind;
+use trace::format::Phase;
 
 use crate::{
-    catalog::{Catalog, CatalogTensor},
-    layout::Layout,
-    pass::{Counts, Traffic, View, phase_index},
+    pass::{Pass, View},
     traffic::{TrafficResults, TrafficRow},
+    units::Units,
 };
 
 /// What makes a unit hot.
@@ -140,61 +140,46 @@ pub struct Accumulator {
 
 impl Accumulator {
     pub fn push(&mut self, view: &View) {
-        let phase = phase_index(view.evaluation.phase);
+        let phase = view.seen.evaluation.phase as usize;
         self.units
-            .resize(view.catalog.units.len(), Default::default());
-        for touch in view.varying_touches() {
-            self.units[touch.unit as usize][phase].add(1, touch.bytes);
+            .resize(view.units.units.len(), Default::default());
+        for piece in view.varying() {
+            self.units[piece.unit as usize][phase].add(1, piece.bytes);
         }
     }
 
     /// Takes in what a template's evaluations have in common.
-    pub fn end_template(
-        &mut self,
-        catalog: &Catalog,
-        layout: &Layout,
-        phase: usize,
-        counts: &Counts,
-    ) {
-        self.units.resize(catalog.units.len(), Default::default());
-        for fixed in &layout.fixed {
-            if let Some(unit) = self.units.get_mut(fixed.unit as usize) {
-                let times = counts.executions(fixed.step);
-                unit[phase].add(times, times.saturating_mul(fixed.bytes));
-            }
+    pub fn end_template(&mut self, pass: &Pass, template: u32, phase: Phase, tally: &Tally) {
+        for (step, piece) in pass.fixed(template) {
+            let Traffic { accesses, bytes } =
+                Traffic::times(tally.steps[step as usize].executions, piece.bytes);
+            self.units[piece.unit as usize][phase as usize].add(accesses, bytes);
         }
     }
 
     /// `traffic` is that of the same pass; `model` may be empty.
     pub fn finish(
         self,
-        catalog: &Catalog,
+        of_run: &Units,
         traffic: &TrafficResults,
         model: &[ModelTensor],
         thresholds: Thresholds,
     ) -> HotResults {
         let mut units: Vec<UnitHeat> = Vec::with_capacity(self.units.len());
-        for (unit, phases) in catalog.units.iter().zip(&self.units) {
-            let tensor = &catalog.tensors[unit.tensor as usize];
+        for (unit, phases) in of_run.units.iter().zip(&self.units) {
             units.push(UnitHeat {
-                name: tensor.name.clone(),
+                name: unit.name.clone(),
                 expert: unit.expert,
-                layer: tensor.meaning.layer,
-                component: tensor.meaning.component.name().to_owned(),
-                role: tensor.meaning.role.to_string(),
-                size_bytes: unit.size_bytes,
+                layer: unit.layer,
+                component: unit.component.name().to_owned(),
+                role: unit.role.clone(),
+                size_bytes: unit.bytes,
                 accesses: phases.iter().map(|t| t.accesses).sum(),
                 bytes: phases.iter().map(|t| t.bytes).sum(),
                 phase_bytes: phases.map(|t| t.bytes),
             });
         }
-        let is_weight = |t: &&CatalogTensor| t.kind == TensorKind::Weight;
-        let known: HashSet<&str> = catalog
-            .tensors
-            .iter()
-            .filter(is_weight)
-            .map(|t| t.name.as_str())
-            .collect();
+        let known: HashSet<&str> = of_run.units.iter().map(|u| u.name.as_str()).collect();
         for tensor in model.iter().filter(|t| !known.contains(t.name.as_str())) {
             let meaning = gguf::Meaning::of(&tensor.name);
             units.push(UnitHeat {

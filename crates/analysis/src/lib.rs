@@ -1,8 +1,11 @@
 //! Pure functions from a trace to results.
 //!
-//! Input is the raw log through crate `trace`, evaluation by evaluation; output
+//! Input is a run through crate `reader`, evaluation by evaluation; output
 //! are plain structs that serialise. `docs/analysis.md` defines every number.
 //! Nothing here does I/O or reads a clock: the same trace gives the same answer.
+//!
+//! [`reading`] is the way in: one walk over a log gives the facts and the sequence. Both
+//! start from [`pass`], what each evaluation read of the weights, in [`units`].
 //!
 //! The sequence, and everything about caches:
 //! - [`sequence`]: the weights in the order in which the run used them, which is
@@ -22,14 +25,13 @@
 //! - [`traffic`]: accesses, bytes and time by kind, component, op, layer, phase;
 //! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs;
 //! - [`findings`]: the facts as sentences, each with the query that shows it;
-//! - [`pass`], [`layout`], [`catalog`], [`timeline`]: one pass over the log for all
-//!   of them; [`facts`] is the way in.
+//! - [`facts`]: all of them together; [`timeline`]: a series of bounded length.
 //!
 //! What the kernel did meanwhile:
 //! - [`underneath`]: reads again, page faults, waiting, evictions, and the verdict
-//!   of what bounds each phase, from the joined rows of crate `underneath`.
+//!   of what bounds each phase, from the joined rows of `reader::kernel`.
 //!
-//! What it deliberately does not do: read files (crates `rundir` and `trace`),
+//! What it deliberately does not do: read files (crates `rundir` and `reader`),
 //! tables and SQL (crate `store`), or format anything for people (crate
 //! `render`).
 
@@ -53,12 +55,12 @@ pub mod hot;
 pub mod sequential;
 pub mod working_set;
 
-pub mod catalog;
 pub mod facts;
 pub mod findings;
-pub mod layout;
 pub mod pass;
+pub mod reading;
 pub mod timeline;
 pub mod traffic;
+pub mod units;
 
 pub mod underneath;

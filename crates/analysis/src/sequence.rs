@@ -11,15 +11,16 @@
 //! Only reads of weights are here. Activations and the KV cache live in memory
 //! whatever the policy; their bytes are in other analyses.
 
-mod builder;
-
-pub use builder::SequenceBuilder;
-
 use std::ops::Range;
 
 use gguf::Component;
 use serde::{Serialize, Serializer};
 use trace::format::Phase;
+
+use crate::{error::AnalysisError, pass::View, units::Units};
+
+/// Most accesses that a sequence numbers; the last value stays free as "none".
+const MAX_ACCESSES: usize = u32::MAX as usize - 1;
 
 /// What a cache would hold: a weight tensor, or one expert's slice of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -159,6 +160,46 @@ impl Sequence {
     pub fn generated_tokens(&self) -> u64 {
         let evals = self.evals.iter().filter(|eval| eval.is_generate());
         evals.map(|eval| u64::from(eval.tokens)).sum()
+    }
+}
+
+/// Builds a [`Sequence`] from evaluations in execution order.
+#[derive(Debug, Default)]
+pub struct SequenceBuilder {
+    accesses: Vec<u32>,
+    evals: Vec<EvalInfo>,
+}
+
+impl SequenceBuilder {
+    pub fn push(&mut self, view: &View) -> Result<(), AnalysisError> {
+        let first_access = self.accesses.len();
+        if first_access + view.pieces.len() > MAX_ACCESSES {
+            return Err(AnalysisError::TooManyAccesses {
+                most: MAX_ACCESSES as u64,
+            });
+        }
+        self.accesses.extend_from_slice(view.pieces);
+        let evaluation = view.seen.evaluation;
+        self.evals.push(EvalInfo {
+            phase: evaluation.phase,
+            first_access: first_access as u32,
+            access_count: view.pieces.len() as u32,
+            tokens: view.seen.tokens() as u32,
+            begin_nanos: evaluation.begin_nanos,
+            end_nanos: evaluation.end_nanos,
+        });
+        Ok(())
+    }
+
+    /// `units` are those of the views.
+    pub fn finish(self, units: Units) -> Sequence {
+        Sequence {
+            units: units.units,
+            pieces: units.pieces,
+            runs: units.runs,
+            accesses: self.accesses,
+            evals: self.evals,
+        }
     }
 }
 

@@ -4,9 +4,10 @@
 //! at or behind the end of the access before it, by at most the gap. A maximal
 //! series of such accesses is a *run*. Only weights with a place in a file count.
 
+use reader::Traffic;
 use serde::{Deserialize, Serialize};
 
-use crate::pass::{PHASES, Traffic, View, phase_index};
+use crate::{pass::View, traffic::PHASES};
 
 /// A gap that one read-ahead of many disks' default (128 KiB) bridges.
 pub const DEFAULT_GAP_BYTES: u64 = 128 << 10;
@@ -58,6 +59,8 @@ pub struct RunBin {
 #[derive(Debug)]
 pub struct Accumulator {
     gap_bytes: u64,
+    /// File, begin and end of each piece.
+    places: Vec<Option<(u32, u64, u64)>>,
     /// File and end of the access before.
     previous: Option<(u32, u64)>,
     run: Traffic,
@@ -74,6 +77,7 @@ impl Accumulator {
     pub fn new(gap_bytes: u64) -> Accumulator {
         Accumulator {
             gap_bytes,
+            places: Vec::new(),
             previous: None,
             run: Traffic::default(),
             all: Default::default(),
@@ -87,16 +91,16 @@ impl Accumulator {
     }
 
     pub fn push(&mut self, view: &View) {
-        let phase = phase_index(view.evaluation.phase);
-        view.for_each_weight(|touch| {
-            let unit = &view.catalog.units[touch.unit as usize];
-            let tensor = &view.catalog.tensors[unit.tensor as usize];
-            if let Some(file) = tensor.file {
-                let begin = tensor.file_offset.saturating_add(touch.begin);
-                let end = tensor.file_offset.saturating_add(touch.end);
-                self.access(phase, file, begin, end, touch.bytes);
+        let phase = view.seen.evaluation.phase as usize;
+        let new = &view.units.pieces[self.places.len()..];
+        self.places
+            .extend(new.iter().map(|piece| view.units.place_of(piece)));
+        for &number in view.pieces {
+            if let Some((file, begin, end)) = self.places[number as usize] {
+                let bytes = view.units.pieces[number as usize].bytes;
+                self.access(phase, file, begin, end, bytes);
             }
-        });
+        }
     }
 
     fn access(&mut self, phase: usize, file: u32, begin: u64, end: u64, bytes: u64) {

@@ -1,20 +1,19 @@
 //! Accesses, bytes and time: by kind, component, role, op, layer, phase, and per
 //! token; how the KV cache grows.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
+use reader::{Prepared, Seen, Tally, Tensors, Traffic, rows::direction_name};
 use serde::{Deserialize, Serialize};
 use trace::{
-    format::flags,
-    template::{CaptureKind, TensorKind},
+    format::{Phase, flags},
+    template::{Direction, TensorKind},
 };
 
-use crate::{
-    catalog::Catalog,
-    layout::Layout,
-    pass::{Counts, PHASES, Traffic, View, phase_index},
-    timeline::Timeline,
-};
+use crate::timeline::Timeline;
+
+/// In the order of their numbers, as which they index sums.
+pub const PHASES: [Phase; 3] = [Phase::Unknown, Phase::Prompt, Phase::Generate];
 
 /// Everything summed up; other results are sums of `rows` and `times`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -113,152 +112,114 @@ impl TrafficResults {
     }
 }
 
+/// Names of a [`TrafficRow`], in the order of its fields.
+type RowKey = (
+    [&'static str; 3],
+    Option<String>,
+    Arc<str>,
+    Option<u32>,
+    &'static str,
+);
+
+/// Names of a [`TimeRow`].
+type TimeKey = ([&'static str; 2], Arc<str>, Option<u32>);
+
 /// Sums while the log goes by.
 #[derive(Debug, Default)]
 pub struct Accumulator {
-    /// By group and phase.
-    rows: Vec<[Traffic; 3]>,
-    /// By time group and phase: executions and nanos.
-    times: Vec<[(u64, u64); 3]>,
+    rows: BTreeMap<RowKey, Traffic>,
+    /// Executions and nanos.
+    times: BTreeMap<TimeKey, (u64, u64)>,
     phases: [PhaseSum; 3],
     kv_growth: Timeline<KvPoint>,
-    /// Bytes of the KV cache that each template reads and writes, once known.
-    kv_fixed: Vec<Option<(u64, u64)>>,
-    tokens: u64,
     flagged: u64,
 }
 
 impl Accumulator {
-    pub fn push(&mut self, view: &View) {
-        let phase = phase_index(view.evaluation.phase);
-        self.rows
-            .resize(view.catalog.groups.len(), Default::default());
-        for (varying, traffic) in view.layout.varying.iter().zip(&view.scratch.traffic) {
-            self.rows[varying.group as usize][phase].add(traffic.accesses, traffic.bytes);
-        }
-        let sum = &mut self.phases[phase];
+    pub fn push(&mut self, seen: &Seen) {
+        let evaluation = seen.evaluation;
+        let sum = &mut self.phases[evaluation.phase as usize];
         sum.evaluations += 1;
-        sum.tokens += view.tokens.len() as u64;
-        sum.nanos += view
-            .evaluation
-            .end_nanos
-            .saturating_sub(view.evaluation.begin_nanos);
-        self.tokens += view.tokens.len() as u64;
-        self.flagged += u64::from(view.evaluation.flags & !flags::ABORTED != 0);
-        self.push_kv(view);
+        sum.tokens += seen.tokens();
+        sum.nanos += evaluation.end_nanos.saturating_sub(evaluation.begin_nanos);
+        self.flagged += u64::from(evaluation.flags & !flags::ABORTED != 0);
+        self.kv_growth.push(|| kv_point(seen));
     }
 
-    fn push_kv(&mut self, view: &View) {
-        let number = view.template_number as usize;
-        if self.kv_fixed.len() <= number {
-            self.kv_fixed.resize(number + 1, None);
-        }
-        let is_read = |group: u32| view.catalog.groups[group as usize].direction == "read";
-        let is_kv = |group: u32| view.catalog.groups[group as usize].kind == TensorKind::KvCache;
-        let sum_fixed = |is_executed: &dyn Fn(u32) -> bool| {
-            let fixed = view.layout.fixed.iter();
-            let mut sums = (0, 0);
-            for access in fixed.filter(|f| is_kv(f.group) && is_executed(f.step)) {
-                *if is_read(access.group) {
-                    &mut sums.0
-                } else {
-                    &mut sums.1
-                } += access.bytes;
-            }
-            sums
-        };
-        let (mut read_bytes, mut written_bytes) = if view.is_whole {
-            *self.kv_fixed[number].get_or_insert_with(|| sum_fixed(&|_| true))
-        } else {
-            sum_fixed(&|step| view.evaluation.was_executed(step as usize))
-        };
-        for (varying, traffic) in view.layout.varying.iter().zip(&view.scratch.traffic) {
-            if is_kv(varying.group) {
-                let sum = if is_read(varying.group) {
-                    &mut read_bytes
-                } else {
-                    &mut written_bytes
-                };
-                *sum += traffic.bytes;
-            }
-        }
-        let tokens = self.tokens;
-        self.kv_growth.push(|| {
-            let positions = view
-                .evaluation
-                .first_of(view.template, CaptureKind::Positions);
-            KvPoint {
-                eval: view.evaluation.number,
-                tokens,
-                context_tokens: positions.iter().max().map_or(0, |&p| p.max(-1) as u64 + 1),
-                read_bytes,
-                written_bytes,
-            }
-        });
-    }
-
-    /// Takes in what a template's evaluations have in common.
+    /// Takes in what a template's evaluations add up to.
     pub fn end_template(
         &mut self,
-        catalog: &Catalog,
-        layout: &Layout,
-        phase: usize,
-        counts: &Counts,
+        prepared: &Prepared,
+        tensors: &Tensors,
+        phase: Phase,
+        tally: &Tally,
     ) {
-        self.rows.resize(catalog.groups.len(), Default::default());
-        self.times
-            .resize(catalog.time_groups.len(), Default::default());
-        for fixed in &layout.fixed {
-            let times = counts.executions(fixed.step);
-            self.rows[fixed.group as usize][phase].add(times, times.saturating_mul(fixed.bytes));
+        let phase = phase.name();
+        for (step, counted) in prepared.steps.iter().zip(&tally.steps) {
+            let tensor = |at: usize| &tensors.all()[prepared.accesses[at].tensor as usize];
+            for at in step.first..step.end {
+                let traffic = tally.of_access(prepared, at);
+                if traffic.accesses > 0 {
+                    let (access, tensor) = (&prepared.accesses[at], tensor(at));
+                    let key = (
+                        [phase, tensor.kind.name(), tensor.part()],
+                        tensor.role().map(str::to_owned),
+                        step.op.clone(),
+                        step.layer,
+                        direction_name(access.direction),
+                    );
+                    let sum = self.rows.entry(key).or_default();
+                    sum.add(traffic.accesses, traffic.bytes);
+                }
+            }
+            if counted.executions > 0 {
+                // A step works on a weight before the KV cache before anything else.
+                let accesses = step.first..step.end;
+                let of = |kind| accesses.clone().map(tensor).find(|t| t.kind == kind);
+                let part = of(TensorKind::Weight).or_else(|| of(TensorKind::KvCache));
+                let part = part.map_or(TensorKind::Activation.name(), |t| t.part());
+                let key = ([phase, part], step.op.clone(), step.layer);
+                let (executions, nanos) = self.times.entry(key).or_default();
+                *executions += counted.executions;
+                *nanos = nanos.saturating_add(counted.nanos);
+            }
         }
-        for (step, &group) in layout.step_groups.iter().enumerate() {
-            let (executions, nanos) = &mut self.times[group as usize][phase];
-            *executions += counts.executions(step as u32);
-            *nanos += counts.nanos[step];
-        }
-        self.kv_fixed.clear();
     }
 
-    pub fn finish(self, catalog: &Catalog) -> TrafficResults {
+    pub fn finish(self) -> TrafficResults {
+        let rows = self.rows.into_iter().map(
+            |(([phase, kind, component], role, op, layer, direction), sum)| TrafficRow {
+                phase: phase.to_owned(),
+                kind: kind.to_owned(),
+                component: component.to_owned(),
+                role,
+                op: op.to_string(),
+                layer,
+                direction: direction.to_owned(),
+                accesses: sum.accesses,
+                bytes: sum.bytes,
+            },
+        );
+        let times =
+            self.times
+                .into_iter()
+                .map(
+                    |(([phase, component], op, layer), (executions, nanos))| TimeRow {
+                        phase: phase.to_owned(),
+                        component: component.to_owned(),
+                        op: op.to_string(),
+                        layer,
+                        executions,
+                        nanos,
+                    },
+                );
         let mut results = TrafficResults {
+            rows: rows.collect(),
+            times: times.collect(),
             kv_growth: self.kv_growth,
             flagged_evaluations: self.flagged,
             ..TrafficResults::default()
         };
-        for (group, by_phase) in catalog.groups.iter().zip(&self.rows) {
-            for (phase, traffic) in PHASES.iter().zip(by_phase) {
-                if traffic.accesses > 0 {
-                    results.rows.push(TrafficRow {
-                        phase: phase.name().to_owned(),
-                        kind: group.kind.name().to_owned(),
-                        component: group.part.clone(),
-                        role: group.role.clone(),
-                        op: group.op.clone(),
-                        layer: group.layer,
-                        direction: group.direction.to_owned(),
-                        accesses: traffic.accesses,
-                        bytes: traffic.bytes,
-                    });
-                }
-            }
-        }
-        results.rows.sort_by(|a, b| row_key(a).cmp(&row_key(b)));
-        for (group, by_phase) in catalog.time_groups.iter().zip(&self.times) {
-            for (phase, &(executions, nanos)) in PHASES.iter().zip(by_phase) {
-                if executions > 0 {
-                    results.times.push(TimeRow {
-                        phase: phase.name().to_owned(),
-                        component: group.part.clone(),
-                        op: group.op.clone(),
-                        layer: group.layer,
-                        executions,
-                        nanos,
-                    });
-                }
-            }
-        }
-        results.times.sort_by(|a, b| time_key(a).cmp(&time_key(b)));
         for (phase, sum) in PHASES.iter().zip(self.phases) {
             if sum.evaluations == 0 {
                 continue;
@@ -278,13 +239,28 @@ impl Accumulator {
     }
 }
 
-fn row_key(row: &TrafficRow) -> impl Ord + '_ {
-    let names = (&row.phase, &row.kind, &row.component, &row.role);
-    (names, &row.op, row.layer, &row.direction)
-}
-
-fn time_key(row: &TimeRow) -> impl Ord + '_ {
-    (&row.phase, &row.component, &row.op, row.layer)
+fn kv_point(seen: &Seen) -> KvPoint {
+    let mut bits = Vec::new();
+    let mut point = KvPoint {
+        eval: seen.eval,
+        tokens: seen.first_token + seen.tokens(),
+        context_tokens: (seen.positions().iter().max()).map_or(0, |&p| p.max(-1) as u64 + 1),
+        read_bytes: 0,
+        written_bytes: 0,
+    };
+    for executed in seen.steps().filter(|e| e.step.sums.kv_bytes > 0) {
+        for at in executed.step.first..executed.step.end {
+            let access = &seen.prepared.accesses[at];
+            if access.kind == TensorKind::KvCache {
+                let sum = match access.direction {
+                    Direction::Read => &mut point.read_bytes,
+                    Direction::Write => &mut point.written_bytes,
+                };
+                *sum = sum.saturating_add(seen.traffic_of(at, &mut bits).bytes);
+            }
+        }
+    }
+    point
 }
 
 fn per_token(results: &TrafficResults) -> Vec<PerToken> {

@@ -1,17 +1,17 @@
 //! Working set: the distinct bytes of weights that a stretch of the run touches.
 //!
 //! For windows of 1, 8, 64 and 512 evaluations that follow each other, and from
-//! the begin of the run. Rows of an embedding count row by row. A slice of an
-//! expert tensor and the tensor as a whole are different things here; llama.cpp
-//! does not use both.
+//! the begin of the run. Rows of an embedding count row by row.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    pass::{Touch, View},
+    pass::View,
+    sequence::{Extent, Piece},
     timeline::Timeline,
+    units::Units,
 };
 
 pub const DEFAULT_WINDOWS: [u64; 4] = [1, 8, 64, 512];
@@ -57,7 +57,6 @@ pub struct Accumulator {
     windows: Vec<Window>,
     whole_run: Touched,
     cumulative: Timeline<CumulativePoint>,
-    tokens: u64,
 }
 
 impl Accumulator {
@@ -67,30 +66,19 @@ impl Accumulator {
             windows: windows.map(|&n| Window::new(n)).collect(),
             whole_run: Touched::default(),
             cumulative: Timeline::default(),
-            tokens: 0,
         }
     }
 
     pub fn push(&mut self, view: &View) {
         self.whole_run.add(view);
-        self.tokens += view.tokens.len() as u64;
-        let point = CumulativePoint {
-            eval: view.evaluation.number,
-            tokens: self.tokens,
+        self.cumulative.push(|| CumulativePoint {
+            eval: view.seen.eval,
+            tokens: view.seen.first_token + view.seen.tokens(),
             distinct_bytes: self.whole_run.distinct_bytes,
-        };
-        self.cumulative.push(|| point);
+        });
         for window in &mut self.windows {
             window.push(view);
         }
-    }
-
-    /// The next stream numbers its templates anew.
-    pub fn end_stream(&mut self) {
-        for touched in self.windows.iter_mut().map(|w| &mut w.touched) {
-            touched.template_epoch.clear();
-        }
-        self.whole_run.template_epoch.clear();
     }
 
     pub fn finish(self) -> WorkingSetResults {
@@ -134,11 +122,11 @@ impl Window {
 
     fn push(&mut self, view: &View) {
         if self.evaluations == 0 {
-            self.first_eval = view.evaluation.number;
+            self.first_eval = view.seen.eval;
         }
         self.touched.add(view);
         self.evaluations += 1;
-        self.tokens += view.tokens.len() as u64;
+        self.tokens += view.seen.tokens();
         if self.evaluations == self.length {
             let bytes = self.touched.distinct_bytes;
             self.complete += 1;
@@ -180,9 +168,9 @@ impl Window {
 /// What was touched since the last [`Touched::forget`].
 #[derive(Debug)]
 struct Touched {
-    /// A stamp of this value is of now; anything less is forgotten.
+    /// A stamp of this value is of now, one less of a unit touched in part; anything smaller
+    /// is forgotten.
     epoch: u32,
-    /// By unit: touched as a whole.
     unit_epoch: Vec<u32>,
     /// By template: its fixed accesses are all in here.
     template_epoch: Vec<u32>,
@@ -194,7 +182,7 @@ struct Touched {
 impl Default for Touched {
     fn default() -> Touched {
         Touched {
-            epoch: 1,
+            epoch: 2,
             unit_epoch: Vec::new(),
             template_epoch: Vec::new(),
             parts: BTreeMap::new(),
@@ -205,46 +193,44 @@ impl Default for Touched {
 
 impl Touched {
     fn add(&mut self, view: &View) {
-        let number = view.template_number as usize;
+        let number = view.seen.template as usize;
         if self.template_epoch.len() <= number {
             self.template_epoch.resize(number + 1, 0);
         }
-        self.unit_epoch.resize(view.catalog.units.len(), 0);
+        self.unit_epoch.resize(view.units.units.len(), 0);
         if view.is_whole && self.template_epoch[number] == self.epoch {
-            for touch in view.varying_touches() {
-                self.touch(view, &touch);
-            }
+            view.varying()
+                .for_each(|piece| self.touch(view.units, piece));
             return;
         }
-        view.for_each_weight(|touch| self.touch(view, &touch));
+        view.weights()
+            .for_each(|piece| self.touch(view.units, piece));
         if view.is_whole {
             self.template_epoch[number] = self.epoch;
         }
     }
 
-    fn touch(&mut self, view: &View, touch: &Touch) {
-        let stamp = &mut self.unit_epoch[touch.unit as usize];
+    fn touch(&mut self, units: &Units, piece: &Piece) {
+        let stamp = &mut self.unit_epoch[piece.unit as usize];
         if *stamp == self.epoch {
             return;
         }
-        let unit = &view.catalog.units[touch.unit as usize];
-        if touch.bytes >= unit.size_bytes {
-            *stamp = self.epoch;
-            let before = self.parts.remove(&touch.unit).map_or(0, |r| r.bytes);
-            self.distinct_bytes += unit.size_bytes.max(touch.bytes).saturating_sub(before);
+        if piece.extent == Extent::Whole {
+            let has_parts = std::mem::replace(stamp, self.epoch) == self.epoch - 1;
+            let parts = has_parts.then(|| self.parts.remove(&piece.unit));
+            let before = parts.flatten().map_or(0, |parts| parts.bytes);
+            self.distinct_bytes += piece.bytes - before;
             return;
         }
-        let parts = self.parts.entry(touch.unit).or_default();
-        match touch.region {
-            None => self.distinct_bytes += parts.insert(touch.begin, touch.end),
-            Some(region) => region.for_each_run(|begin, bytes| {
-                self.distinct_bytes += parts.insert(begin, begin + bytes);
-            }),
+        *stamp = self.epoch - 1;
+        let parts = self.parts.entry(piece.unit).or_default();
+        for run in units.runs_of(piece) {
+            self.distinct_bytes += parts.insert(run.offset, run.offset + run.bytes);
         }
     }
 
     fn forget(&mut self) {
-        self.epoch += 1;
+        self.epoch += 2;
         self.parts.clear();
         self.distinct_bytes = 0;
     }

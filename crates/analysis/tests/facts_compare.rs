@@ -6,13 +6,11 @@ use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use analysis::{
     compare::{Change, Models, compare},
-    error::AnalysisError,
-    facts::{Accumulator, Model, Options},
+    facts::{Model, Options},
     findings::{Answer, findings},
     opportunities::{Machine, Opportunities},
-    sequence::SequenceBuilder,
 };
-use facts_support::{Row, Run, expand, facts, random_run};
+use facts_support::{Row, Run, expand, facts, random_run, read};
 use proptest::prelude::*;
 
 fn per_token(
@@ -117,14 +115,7 @@ proptest! {
 
 /// At a quarter and at half of the weights; `None` when nothing was generated.
 fn opportunities(run: &Run) -> Option<Opportunities> {
-    let mut builder = SequenceBuilder::new();
-    for (number, stream) in run.streams.iter().enumerate() {
-        builder.select_stream(number as u32);
-        for evaluation in &stream.evaluations {
-            builder.push(&stream.definitions, evaluation).unwrap();
-        }
-    }
-    let sequence = builder.finish();
+    let (_, sequence) = read(run, &Model::default(), Options::default());
     let bytes = sequence.touched_bytes();
     let machine = Machine {
         disk_bytes_per_second: 1 << 30,
@@ -138,20 +129,6 @@ fn opportunities(run: &Run) -> Option<Opportunities> {
         NonZeroUsize::MIN,
     )
     .ok()
-}
-
-#[test]
-fn an_evaluation_without_its_template_is_refused() {
-    let run = random_run(1);
-    let stream = &run.streams[0];
-    let mut evaluation = stream.evaluations[0].clone();
-    evaluation.template = 99;
-    let mut accumulator = Accumulator::new(Options::default());
-    let refused = accumulator.push(&stream.definitions, &evaluation);
-    assert!(matches!(
-        refused,
-        Err(AnalysisError::UndefinedTemplate { template: 99, .. })
-    ));
 }
 
 #[test]

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use analysis::{
-    error::AnalysisError,
+    pass::Pass,
     sequence::{Extent, Sequence, SequenceBuilder},
 };
 use gguf::Component;
 use proptest::prelude::*;
+use reader::Walk;
 use trace::{
     expand::for_each_access,
     format::Phase,
@@ -217,12 +218,19 @@ fn normal(runs: impl IntoIterator<Item = (u32, u64, u64)>) -> Vec<(u32, u64, u64
     joined
 }
 
-fn built(definitions: &Definitions, evaluations: &[Evaluation]) -> Sequence {
-    let mut builder = SequenceBuilder::new();
-    for evaluation in evaluations {
-        builder.push(definitions, evaluation).unwrap();
+/// One stream after the other.
+fn built(streams: &[(&Definitions, &[Evaluation])]) -> Sequence {
+    let (mut walk, mut pass) = (Walk::default(), Pass::default());
+    let mut builder = SequenceBuilder::default();
+    for (number, (definitions, evaluations)) in streams.iter().enumerate() {
+        walk.begin_stream(number as u32);
+        for evaluation in *evaluations {
+            let seen = walk.see(definitions, evaluation).unwrap();
+            builder.push(&pass.push(&seen)).unwrap();
+        }
+        pass.end_stream();
     }
-    builder.finish()
+    builder.finish(pass.units)
 }
 
 prop_compose! {
@@ -276,7 +284,7 @@ proptest! {
                 }
             })
             .collect();
-        let sequence = built(&definitions, &evaluations);
+        let sequence = built(&[(&definitions, &evaluations)]);
         prop_assert_eq!(sequence.evals.len(), evaluations.len());
         let tensor_of: BTreeMap<String, u32> =
             (0..4).map(|tensor| (definitions.tensor_name(tensor), tensor)).collect();
@@ -326,7 +334,7 @@ fn units_are_tensors_and_expert_slices() {
         token_phases: Vec::new(),
         origins: None,
     };
-    let sequence = built(&definitions, std::slice::from_ref(&evaluation));
+    let sequence = built(&[(&definitions, &[evaluation])]);
     let experts: Vec<_> = sequence
         .units
         .iter()
@@ -366,21 +374,6 @@ fn units_are_tensors_and_expert_slices() {
     );
     assert!(sequence.evals[0].is_generate());
     assert_eq!(sequence.generated_tokens(), 1);
-
-    let mut builder = SequenceBuilder::new();
-    let error = builder.push(
-        &definitions,
-        &Evaluation {
-            template: 9,
-            number: 3,
-            ..evaluation
-        },
-    );
-    let undefined = AnalysisError::UndefinedTemplate {
-        evaluation: 3,
-        template: 9,
-    };
-    assert_eq!(error, Err(undefined));
 }
 
 #[test]
@@ -411,11 +404,8 @@ fn streams_share_units_and_keep_their_own_numbers() {
         token_phases: Vec::new(),
         origins: None,
     };
-    let mut builder = SequenceBuilder::new();
-    builder.push(&first, &evaluation).unwrap();
-    builder.select_stream(1);
-    builder.push(&second, &evaluation).unwrap();
-    let sequence = builder.finish();
+    let evaluations = [evaluation];
+    let sequence = built(&[(&first, &evaluations), (&second, &evaluations)]);
     assert_eq!(sequence.units.len(), 1);
     assert_eq!(sequence.accesses, [0, 0]);
     assert_eq!(sequence.touched_bytes(), 1280);

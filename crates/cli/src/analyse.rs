@@ -8,7 +8,8 @@ use analysis::{
     facts::{self, Facts, Options},
     findings::{self, Finding, findings},
     opportunities::Machine,
-    sequence::{Sequence, SequenceBuilder},
+    reading::Reading,
+    sequence::Sequence,
     traffic::TrafficResults,
     underneath::{
         ModelFiles, Rows, UnderneathResults,
@@ -18,7 +19,7 @@ use analysis::{
 };
 use anyhow::Context as _;
 use reader::{
-    Log, Seen, Stream, Visitor,
+    Log,
     kernel::{self, Owners, Timeline, Underneath},
 };
 use rundir::Run;
@@ -228,41 +229,13 @@ pub fn models_of(a: &Run, b: &Run) -> Models {
 }
 
 fn read(run: &Run, options: &Options) -> anyhow::Result<(Facts, Sequence)> {
-    let mut reading = Reading {
-        facts: facts::Accumulator::new(options.clone()),
-        sequence: SequenceBuilder::new(),
-    };
+    let mut reading = Reading::new(options.clone());
     let bar = progress::bar(run.log_bytes(), "analysing", "bytes");
     // Damaged and partial evaluations are named by the summary; no number rests on them.
-    Log::new(&run.log_directory())
+    let walked = Log::new(&run.log_directory())
         .walk_with_progress(&mut reading, &mut |bytes| bar.set_position(bytes))?;
     bar.finish_and_clear();
-    let facts = reading.facts.finish(&model_of(run));
-    Ok((facts, reading.sequence.finish()))
-}
-
-struct Reading {
-    facts: facts::Accumulator,
-    sequence: SequenceBuilder,
-}
-
-impl Visitor for Reading {
-    type Error = anyhow::Error;
-
-    fn stream_begins(&mut self, stream: u32) -> anyhow::Result<()> {
-        self.sequence.select_stream(stream);
-        Ok(())
-    }
-
-    fn evaluation(&mut self, seen: &Seen) -> anyhow::Result<()> {
-        self.facts.push(seen.definitions, seen.evaluation)?;
-        Ok(self.sequence.push(seen.definitions, seen.evaluation)?)
-    }
-
-    fn stream_ends(&mut self, _: &Stream) -> anyhow::Result<()> {
-        self.facts.end_stream();
-        Ok(())
-    }
+    Ok(reading.finish(&walked.tensors, &model_of(run)))
 }
 
 /// What the model's files say, where they are still there and still the same.

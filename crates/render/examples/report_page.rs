@@ -10,7 +10,8 @@ use analysis::{
     facts::{self, Facts, Options},
     findings::findings,
     opportunities::Machine,
-    sequence::{Sequence, SequenceBuilder},
+    reading::Reading,
+    sequence::Sequence,
 };
 use index::RunIndex;
 use render::{
@@ -19,7 +20,6 @@ use render::{
     plots::{self, ReportInput},
 };
 use rundir::Run;
-use trace::read::{Event, StreamReader, streams};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -116,20 +116,8 @@ fn machine(speeds: &str) -> Result<Machine, Box<dyn Error>> {
 }
 
 fn read(run: &Run) -> Result<(Facts, Sequence), Box<dyn Error>> {
-    let mut facts = facts::Accumulator::new(Options::default());
-    let mut sequence = SequenceBuilder::new();
-    let directory = run.log_directory();
-    for stream in streams(&directory)? {
-        let mut reader = StreamReader::open(&directory, stream)?;
-        sequence.select_stream(stream);
-        while let Some(event) = reader.next_event()? {
-            if let Event::Evaluation(evaluation) = event {
-                facts.push(&reader.definitions, &evaluation)?;
-                sequence.push(&reader.definitions, &evaluation)?;
-            }
-        }
-        facts.end_stream();
-    }
+    let mut reading = Reading::new(Options::default());
+    let walked = reader::Log::new(&run.log_directory()).walk(&mut reading)?;
     let file = run
         .metadata()
         .and_then(|m| m.model.as_ref())
@@ -138,5 +126,5 @@ fn read(run: &Run) -> Result<(Facts, Sequence), Box<dyn Error>> {
         Some(Ok(model)) => (&model).into(),
         _ => facts::Model::default(),
     };
-    Ok((facts.finish(&model), sequence.finish()))
+    Ok(reading.finish(&walked.tensors, &model))
 }

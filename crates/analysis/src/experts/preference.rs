@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 
+use reader::Seen;
 use serde::{Deserialize, Serialize};
 
 use super::{ExpertOptions, LayerExperts};
-use crate::pass::View;
 
 /// A token that an expert is chosen for more often than others are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,9 +63,9 @@ impl Counter {
     }
 
     /// A new batch of tokens.
-    pub(super) fn begin(&mut self, view: &View) {
+    pub(super) fn begin(&mut self, seen: &Seen) {
         self.batch.clear();
-        for &token_id in view.tokens {
+        for &token_id in seen.token_ids() {
             let row = match self.numbers.get(&token_id) {
                 Some(&row) => Some(row),
                 None if ((self.rows.len() + 1) * self.slots * 4) as u64 <= self.memory_bytes => {
@@ -84,9 +84,7 @@ impl Counter {
                 let row = &mut self.rows[row as usize];
                 row.counts.resize(self.slots, 0);
                 if row.text.is_none() {
-                    let known = u32::try_from(token_id).ok();
-                    let text = known.and_then(|id| view.definitions.tokens.get(&id));
-                    row.text = text.map(|t| String::from_utf8_lossy(t).into_owned());
+                    row.text = seen.token_text(token_id);
                 }
             }
             self.batch.push(row);

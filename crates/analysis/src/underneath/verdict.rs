@@ -30,7 +30,7 @@ use super::{
     requests::{Request, rate},
 };
 use crate::findings::text::{bytes, count, percent, time};
-use crate::pass::{PHASES, phase_index};
+use crate::traffic::PHASES;
 
 /// Share of a phase's time that makes something its bound.
 pub const BOUND_SHARE: f64 = 0.5;
@@ -166,7 +166,7 @@ fn measured(evidence: &Evidence, phase: usize, times: &Union, tokens: u64) -> Ph
     };
     let is_here = |at| {
         let found = rows.work.phase_at(at);
-        found.is_some_and(|found| phase_index(found) == phase)
+        found.is_some_and(|found| found as usize == phase)
     };
     if rows.io.is_some() {
         let reads = evidence.requests.iter().filter(|r| r.is_model_read());

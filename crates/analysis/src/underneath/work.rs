@@ -6,7 +6,7 @@ use reader::kernel::{Moment, Timeline};
 use trace::format::Phase;
 
 use super::intervals::Union;
-use crate::pass::{PHASES, phase_index};
+use crate::traffic::PHASES;
 
 /// Nodes of one op in one layer and phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Work {
         let mut work = Work::default();
         let mut known: HashMap<(u32, usize), Vec<u32>> = HashMap::new();
         for span in timeline.spans() {
-            let key = (span.template, phase_index(span.phase));
+            let key = (span.template, span.phase as usize);
             let kinds = known
                 .entry(key)
                 .or_insert_with(|| work.kinds_of(timeline, span));
@@ -148,7 +148,7 @@ impl Work {
     /// Index into [`PHASES`], or their number outside of evaluations.
     pub(super) fn slot(&self, at: Option<Moment>) -> usize {
         let phase = at.and_then(|moment| self.phase_at(moment));
-        phase.map_or(PHASES.len(), phase_index)
+        phase.map_or(PHASES.len(), |phase| phase as usize)
     }
 }
 

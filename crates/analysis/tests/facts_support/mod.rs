@@ -2,8 +2,13 @@
 //! against.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use analysis::facts::{Accumulator, Facts, Model, Options};
+use analysis::{
+    facts::{Facts, Model, Options},
+    reading::Reading,
+    sequence::Sequence,
+};
 use gguf::Meaning;
+use reader::{Visitor, Walk};
 use trace::{
     expand::for_each_access,
     format::Phase,
@@ -539,12 +544,20 @@ pub fn expand(run: &Run) -> Vec<Row> {
 }
 
 pub fn facts(run: &Run, model: &Model, options: Options) -> Facts {
-    let mut accumulator = Accumulator::new(options);
-    for stream in &run.streams {
+    read(run, model, options).0
+}
+
+pub fn read(run: &Run, model: &Model, options: Options) -> (Facts, Sequence) {
+    let (mut walk, mut reading) = (Walk::default(), Reading::new(options));
+    for (number, stream) in run.streams.iter().enumerate() {
+        walk.begin_stream(number as u32);
         for evaluation in &stream.evaluations {
-            accumulator.push(&stream.definitions, evaluation).unwrap();
+            let seen = walk.see(&stream.definitions, evaluation).unwrap();
+            reading.evaluation(&seen).unwrap();
         }
-        accumulator.end_stream();
+        reading
+            .stream_ends(&walk.end_stream(&stream.definitions))
+            .unwrap();
     }
-    accumulator.finish(model)
+    reading.finish(walk.tensors(), model)
 }

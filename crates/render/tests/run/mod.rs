@@ -10,13 +10,13 @@ use analysis::{
     caches::{CacheQuestion, Caches},
     facts::{self, Facts},
     findings::{Finding, findings},
-    sequence::SequenceBuilder,
+    reading::Reading,
 };
 use index::RunIndex;
 use render::plots::ReportInput;
 use trace::{
     format::{Phase, RecordKind},
-    read::{Evaluation, Event, StreamReader},
+    read::Evaluation,
     region::{IndexOrder, Indexed, Region, Strided},
     template::*,
 };
@@ -56,24 +56,17 @@ impl Report {
         write(&directory.path().join("log"), model, tokens);
         let run = rundir::Run::open(directory.path()).unwrap();
         let index = RunIndex::open(&run, &mut |_| ()).unwrap();
-        let mut facts = facts::Accumulator::new(facts::Options::default());
-        let mut sequence = SequenceBuilder::new();
-        let mut reader = StreamReader::open(&run.log_directory(), 0).unwrap();
-        sequence.select_stream(0);
-        while let Some(event) = reader.next_event().unwrap() {
-            let Event::Evaluation(evaluation) = event else {
-                panic!("{event:?}");
-            };
-            facts.push(&reader.definitions, &evaluation).unwrap();
-            sequence.push(&reader.definitions, &evaluation).unwrap();
-        }
-        let facts = facts.finish(&facts::Model::default());
+        let mut reading = Reading::new(facts::Options::default());
+        let walked = reader::Log::new(&run.log_directory())
+            .walk(&mut reading)
+            .unwrap();
+        let (facts, sequence) = reading.finish(&walked.tensors, &facts::Model::default());
         let question = CacheQuestion {
             budgets_bytes: Vec::new(),
             machine: None,
             threads: std::num::NonZeroUsize::MIN,
         };
-        let caches = Caches::of(&sequence.finish(), &question).unwrap();
+        let caches = Caches::of(&sequence, &question).unwrap();
         Report {
             index,
             findings: findings(&facts, caches.opportunities.as_ref()),
