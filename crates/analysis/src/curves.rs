@@ -84,11 +84,6 @@ impl LruCurve {
         }
     }
 
-    /// The smallest budget from which on only first uses miss.
-    pub fn all_hits_bytes(&self) -> u64 {
-        self.steps.last().map_or(0, |step| step.0)
-    }
-
     pub fn total(&self) -> Count {
         self.total
     }

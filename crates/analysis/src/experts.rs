@@ -169,26 +169,23 @@ impl Accumulator {
         self.prepare(seen);
         let phase = seen.evaluation.phase as usize;
         self.preferences.begin(seen);
-        let mut at: Option<(u32, u32, usize)> = None; // layer, token, its state
+        // The layer at hand, and its number.
+        let mut at: Option<(u32, usize)> = None;
         seen.for_each_route(|route| {
             let number = match at {
-                Some((layer, token, number)) if layer == route.layer && token == route.token => {
-                    number
-                }
-                _ => {
-                    if let Some((_, _, before)) = at {
-                        self.layers[before].end_token(&mut self.chosen);
+                Some((layer, number)) if layer == route.layer && route.rank > 0 => number,
+                before => {
+                    if let Some((_, number)) = before {
+                        self.layers[number].end_token(&mut self.chosen);
                     }
-                    let number = match at {
-                        Some((layer, _, number)) if layer == route.layer => number,
-                        // `prepare` has made every layer that a capture names.
-                        _ => {
-                            let number = self.numbers[&route.layer];
-                            self.layers[number].evaluations += 1;
-                            number
-                        }
-                    };
-                    at = Some((route.layer, route.token, number));
+                    let known = before.filter(|&(layer, _)| layer == route.layer);
+                    let number = known.map(|(_, number)| number).unwrap_or_else(|| {
+                        // `prepare` has made every layer that a router names.
+                        let number = self.numbers[&route.layer];
+                        self.layers[number].evaluations += 1;
+                        number
+                    });
+                    at = Some((route.layer, number));
                     number
                 }
             };
@@ -202,7 +199,7 @@ impl Accumulator {
             let slot = state.first_slot + route.expert as usize;
             self.preferences.choose(route.token as usize, slot);
         });
-        if let Some((_, _, last)) = at {
+        if let Some((_, last)) = at {
             self.layers[last].end_token(&mut self.chosen);
         }
         self.tokens += seen.tokens();

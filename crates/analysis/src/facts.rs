@@ -1,13 +1,16 @@
 //! Every fact about a run, from one pass over its log.
 
+use std::collections::BTreeMap;
+
+use gguf::heads::{HeadLayout, HeadRange};
 use reader::{Stream, Tallies, Tensors};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     determinism::{self, DeterminismResults},
     experts::{self, ExpertOptions, ExpertResults},
-    heads::{self, HeadLayout, HeadRange, HeadResults},
-    hot::{self, HotResults, ModelTensor, Thresholds},
+    heads::{self, HeadResults},
+    hot::{self, HotResults, Thresholds},
     pass::{Pass, View},
     sequential::{self, DEFAULT_GAP_BYTES, SequentialResults},
     traffic::{self, TrafficResults},
@@ -40,35 +43,37 @@ impl Default for Options {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     pub tensors: Vec<ModelTensor>,
-    pub heads: HeadLayout,
+    /// Heads of K and V, by layer.
+    pub kv_heads: BTreeMap<u32, u64>,
+}
+
+/// A tensor of the model's files, used or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelTensor {
+    pub name: String,
+    pub size_bytes: u64,
+    pub file_offset: u64,
+    /// Of an attention weight.
+    pub heads: Vec<HeadRange>,
 }
 
 impl From<&gguf::Model> for Model {
     fn from(model: &gguf::Model) -> Model {
-        let mut facts = Model::default();
-        for tensor in model.tensors() {
-            facts.tensors.push(ModelTensor {
+        let tensors = model.tensors().iter().map(|tensor| {
+            let layout = HeadLayout::of(tensor, model.hyper());
+            ModelTensor {
                 name: tensor.name.to_string(),
                 size_bytes: tensor.size_bytes,
-            });
-            let Some(layout) = gguf::heads::HeadLayout::of(tensor, model.hyper()) else {
-                continue;
-            };
-            let ranges = layout.ranges(tensor).map(|range| HeadRange {
-                tensor: tensor.name.to_string(),
-                of: range.of.to_owned(),
-                head: range.head,
-                offset: range.file_offset - tensor.file_offset,
-                run_bytes: range.run_bytes,
-                stride_bytes: range.stride_bytes,
-                run_count: range.run_count,
-            });
-            facts.heads.ranges.extend(ranges);
-        }
+                file_offset: tensor.file_offset,
+                heads: layout.map_or_else(Vec::new, |layout| layout.ranges(tensor).collect()),
+            }
+        });
         let layers = u32::try_from(model.hyper().layer_count).unwrap_or(0);
         let kv_heads = (0..layers).map(|layer| (layer, model.hyper().head_count_kv(layer)));
-        facts.heads.kv_heads = kv_heads.filter(|&(_, heads)| heads > 0).collect();
-        facts
+        Model {
+            tensors: tensors.collect(),
+            kv_heads: kv_heads.filter(|&(_, heads)| heads > 0).collect(),
+        }
     }
 }
 
@@ -147,7 +152,7 @@ impl Accumulator {
             sequential: self.sequential.finish(),
             determinism: self.determinism.finish(),
             working_set: self.working_set.finish(),
-            heads: self.heads.finish(tensors, &model.heads),
+            heads: self.heads.finish(tensors, model),
             experts: self.experts.finish(),
             traffic,
         }

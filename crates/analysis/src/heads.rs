@@ -1,7 +1,7 @@
 //! Attention: bytes per head, and per Q, K, V, O.
 //!
-//! A head of the weights is the byte ranges that its caller gives ([`HeadRange`],
-//! the numbers of `gguf::heads`); a head of the cache is its share of every row.
+//! A head of the weights is the byte ranges that `gguf::heads` gives; a head of the cache is
+//! its share of every row.
 //! The cache is read and written in whole rows (K) or in whole columns of all
 //! heads (transposed V), so each head has an equal part. What does not divide is
 //! reported as unassigned, never guessed.
@@ -10,29 +10,9 @@ use std::collections::BTreeMap;
 
 use reader::{Prepared, Tally, Tensor, Tensors, Traffic};
 use serde::{Deserialize, Serialize};
-use trace::template::{Direction, TensorKind};
+use trace::template::TensorKind;
 
-/// Bytes of one head in one attention weight.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeadRange {
-    pub tensor: String,
-    /// `q`, `k`, `v` or `o`.
-    pub of: String,
-    pub head: u64,
-    /// Within the tensor.
-    pub offset: u64,
-    pub run_bytes: u64,
-    pub stride_bytes: u64,
-    pub run_count: u64,
-}
-
-/// How the model's attention divides, in plain numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HeadLayout {
-    pub ranges: Vec<HeadRange>,
-    /// Heads of K and V, by layer.
-    pub kv_heads: BTreeMap<u32, u64>,
-}
+use crate::facts::{Model, ModelTensor};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HeadResults {
@@ -63,17 +43,14 @@ pub struct HeadBytes {
     pub written_bytes: u64,
 }
 
+/// Read and written.
+type Both<T> = [T; 2];
+
 #[derive(Debug, Default)]
 pub struct Accumulator {
     /// By tensor and extent: begin, end and bytes of its accesses.
-    fixed: BTreeMap<(u32, u64, u64, u64), Directions>,
-    varying: BTreeMap<u32, Directions>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Directions {
-    read: Traffic,
-    written: Traffic,
+    fixed: BTreeMap<(u32, u64, u64, u64), Both<Traffic>>,
+    varying: BTreeMap<u32, Both<Traffic>>,
 }
 
 impl Accumulator {
@@ -92,30 +69,25 @@ impl Accumulator {
                 }
                 Some(_) => self.varying.entry(tensor.first).or_default(),
             };
-            let sum = match access.direction {
-                Direction::Read => &mut sum.read,
-                Direction::Write => &mut sum.written,
-            };
             let traffic = tally.of_access(prepared, at);
-            sum.add(traffic.accesses, traffic.bytes);
+            sum[access.direction as usize].add(traffic.accesses, traffic.bytes);
         }
     }
 
-    pub fn finish(self, tensors: &Tensors, layout: &HeadLayout) -> HeadResults {
-        let mut ranges: BTreeMap<&str, Vec<&HeadRange>> = BTreeMap::new();
-        for range in &layout.ranges {
-            ranges.entry(&range.tensor).or_default().push(range);
-        }
+    pub fn finish(self, tensors: &Tensors, model: &Model) -> HeadResults {
+        let with_heads = model.tensors.iter().filter(|t| !t.heads.is_empty());
+        let with_heads: BTreeMap<&str, &ModelTensor> =
+            with_heads.map(|t| (t.name.as_str(), t)).collect();
         let mut sums = Sums::default();
         for (&(number, begin, end, bytes), sum) in &self.fixed {
             let tensor = &tensors.all()[number as usize];
             let Some(meaning) = &tensor.meaning else {
-                sums.cache(layout, &tensor.name, sum);
+                sums.cache(model, &tensor.name, sum);
                 continue;
             };
-            match (ranges.get(tensor.name.as_str()), meaning.layer) {
-                (Some(ranges), Some(layer)) if end - begin == bytes => {
-                    sums.weight(layer, &meaning.role, ranges, (begin, end), sum);
+            match (with_heads.get(tensor.name.as_str()), meaning.layer) {
+                (Some(of), Some(layer)) if end - begin == bytes => {
+                    sums.weight(layer, &meaning.role, of, (begin, end), sum);
                 }
                 _ => sums.unassigned(&meaning.role, sum),
             }
@@ -123,7 +95,7 @@ impl Accumulator {
         for (&number, sum) in &self.varying {
             let tensor = &tensors.all()[number as usize];
             match tensor.role() {
-                None => sums.cache(layout, &tensor.name, sum),
+                None => sums.cache(model, &tensor.name, sum),
                 Some(role) => sums.unassigned(role, sum),
             }
         }
@@ -140,9 +112,8 @@ fn belongs(tensor: &Tensor) -> bool {
 
 #[derive(Default)]
 struct Sums {
-    /// Read and written.
-    projections: BTreeMap<String, (u64, u64)>,
-    heads: BTreeMap<(u32, String, u64), (u64, u64)>,
+    projections: BTreeMap<String, Both<u64>>,
+    heads: BTreeMap<(u32, &'static str, u64), Both<u64>>,
     unassigned_bytes: u64,
 }
 
@@ -151,104 +122,97 @@ impl Sums {
         &mut self,
         layer: u32,
         role: &str,
-        ranges: &[&HeadRange],
+        tensor: &ModelTensor,
         (begin, end): (u64, u64),
-        sum: &Directions,
+        sum: &Both<Traffic>,
     ) {
-        let read_and_written = (sum.read.bytes, sum.written.bytes);
-        let mut assigned = (0, 0);
+        let ranges = &tensor.heads;
+        let mut left = sum.map(|traffic| traffic.bytes);
         // Heads of a merged tensor belong to Q, K and V in turn.
         let is_merged = ranges.iter().any(|range| range.of != ranges[0].of);
+        if !is_merged && left != [0, 0] {
+            self.project(ranges[0].of, left);
+        }
         for range in ranges {
             let inside: u64 = (0..range.run_count)
                 .map(|run| {
-                    let first = range.offset + run * range.stride_bytes;
+                    let first = range.file_offset - tensor.file_offset + run * range.stride_bytes;
                     let last = first + range.run_bytes;
                     last.min(end).saturating_sub(first.max(begin))
                 })
                 .sum();
-            let bytes = (inside * sum.read.accesses, inside * sum.written.accesses);
+            let bytes = sum.map(|traffic| inside * traffic.accesses);
             if is_merged {
-                add(self.projections.entry(range.of.clone()).or_default(), bytes);
+                self.project(range.of, bytes);
             }
-            let key = (layer, range.of.clone(), range.head);
-            add(self.heads.entry(key).or_default(), bytes);
-            add(&mut assigned, bytes);
+            add(
+                self.heads.entry((layer, range.of, range.head)).or_default(),
+                bytes,
+            );
+            // Where heads share quantisation blocks, ranges overlap and add up to
+            // more than was read; nothing is left over then.
+            left = [0, 1].map(|at| left[at].saturating_sub(bytes[at]));
         }
-        // Where heads share quantisation blocks, ranges overlap and add up to
-        // more than was read; nothing is left over then.
-        let left = (
-            read_and_written.0.saturating_sub(assigned.0),
-            read_and_written.1.saturating_sub(assigned.1),
-        );
-        self.unassigned_bytes += left.0 + left.1;
-        let (of, bytes) = match is_merged {
-            true => (role, left),
-            false => (ranges[0].of.as_str(), read_and_written),
-        };
-        if bytes != (0, 0) {
-            add(self.projections.entry(of.to_owned()).or_default(), bytes);
+        self.unassigned_bytes += left[0] + left[1];
+        if is_merged && left != [0, 0] {
+            self.project(role, left);
         }
     }
 
-    fn unassigned(&mut self, of: &str, sum: &Directions) {
-        let bytes = (sum.read.bytes, sum.written.bytes);
-        add(self.projections.entry(of.to_owned()).or_default(), bytes);
-        self.unassigned_bytes += bytes.0 + bytes.1;
+    fn unassigned(&mut self, of: &str, sum: &Both<Traffic>) {
+        let bytes = sum.map(|traffic| traffic.bytes);
+        self.project(of, bytes);
+        self.unassigned_bytes += bytes[0] + bytes[1];
     }
 
-    fn cache(&mut self, layout: &HeadLayout, name: &str, sum: &Directions) {
+    fn cache(&mut self, model: &Model, name: &str, sum: &Both<Traffic>) {
         let Some((of, layer)) = cache_of(name) else {
             return self.unassigned(name, sum);
         };
-        let heads = layout.kv_heads.get(&layer).copied().unwrap_or(0);
-        let (read, written) = (sum.read.bytes, sum.written.bytes);
-        if heads == 0 || read % heads != 0 || written % heads != 0 {
+        let heads = model.kv_heads.get(&layer).copied().unwrap_or(0);
+        let bytes = sum.map(|traffic| traffic.bytes);
+        if heads == 0 || bytes.iter().any(|bytes| bytes % heads != 0) {
             return self.unassigned(of, sum);
         }
-        add(
-            self.projections.entry(of.to_owned()).or_default(),
-            (read, written),
-        );
+        self.project(of, bytes);
         for head in 0..heads {
-            let key = (layer, of.to_owned(), head);
-            add(
-                self.heads.entry(key).or_default(),
-                (read / heads, written / heads),
-            );
+            let sum = self.heads.entry((layer, of, head)).or_default();
+            add(sum, bytes.map(|bytes| bytes / heads));
         }
+    }
+
+    fn project(&mut self, of: &str, bytes: Both<u64>) {
+        add(self.projections.entry(of.to_owned()).or_default(), bytes);
     }
 
     fn finish(self) -> HeadResults {
         let projections = self.projections.into_iter();
+        let projections = projections.map(|(of, [read_bytes, written_bytes])| Projection {
+            of,
+            read_bytes,
+            written_bytes,
+        });
         let heads = self.heads.into_iter();
+        let heads = heads.map(
+            |((layer, of, head), [read_bytes, written_bytes])| HeadBytes {
+                layer,
+                of: of.to_owned(),
+                head,
+                read_bytes,
+                written_bytes,
+            },
+        );
         HeadResults {
-            projections: projections
-                .map(|(of, (read_bytes, written_bytes))| Projection {
-                    of,
-                    read_bytes,
-                    written_bytes,
-                })
-                .collect(),
-            heads: heads
-                .map(
-                    |((layer, of, head), (read_bytes, written_bytes))| HeadBytes {
-                        layer,
-                        of,
-                        head,
-                        read_bytes,
-                        written_bytes,
-                    },
-                )
-                .collect(),
+            projections: projections.collect(),
+            heads: heads.collect(),
             unassigned_bytes: self.unassigned_bytes,
         }
     }
 }
 
-fn add(sum: &mut (u64, u64), more: (u64, u64)) {
-    sum.0 += more.0;
-    sum.1 += more.1;
+fn add(sum: &mut Both<u64>, more: Both<u64>) {
+    sum[0] += more[0];
+    sum[1] += more[1];
 }
 
 /// `cache_k_l3` is `cache_k` of layer 3.

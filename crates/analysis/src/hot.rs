@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use trace::format::Phase;
 
 use crate::{
+    facts::ModelTensor,
     pass::{Pass, View},
     traffic::{TrafficResults, TrafficRow},
     units::Units,
@@ -57,13 +58,6 @@ impl Default for Thresholds {
             cold: 0.50,
         }
     }
-}
-
-/// A tensor of the model's files, used or not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ModelTensor {
-    pub name: String,
-    pub size_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -95,16 +95,6 @@ impl EvalInfo {
     }
 }
 
-/// One access, resolved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnitAccess {
-    pub unit: u32,
-    /// Index into [`Sequence::evals`].
-    pub eval: u32,
-    pub extent: Extent,
-    pub bytes: u64,
-}
-
 /// The weights of a run in the order of their use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequence {
@@ -125,21 +115,6 @@ impl Sequence {
     pub fn runs_of(&self, piece: &Piece) -> &[Run] {
         let first = piece.first_run as usize;
         &self.runs[first..first + piece.run_count as usize]
-    }
-
-    /// All accesses in order.
-    pub fn iter(&self) -> impl Iterator<Item = UnitAccess> + '_ {
-        self.evals.iter().enumerate().flat_map(move |(at, eval)| {
-            self.accesses_of(eval).iter().map(move |&piece| {
-                let piece = &self.pieces[piece as usize];
-                UnitAccess {
-                    unit: piece.unit,
-                    eval: at as u32,
-                    extent: piece.extent,
-                    bytes: piece.bytes,
-                }
-            })
-        })
     }
 
     /// Bytes of all units that were read at least once.

@@ -42,10 +42,6 @@ impl Share {
     pub fn of_bytes(&self) -> f64 {
         self.sequential_bytes as f64 / self.bytes.max(1) as f64
     }
-
-    pub fn of_accesses(&self) -> f64 {
-        self.sequential_accesses as f64 / self.accesses.max(1) as f64
-    }
 }
 
 /// Runs whose bytes are at least `from_bytes` and less than twice that.

@@ -5,8 +5,8 @@ mod facts_support;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use analysis::{
-    facts::{Facts, Model, Options},
-    hot::{Measure, ModelTensor},
+    facts::{Facts, Model, ModelTensor, Options},
+    hot::Measure,
 };
 use facts_support::{Row, Run, expand, facts, random_run};
 use proptest::prelude::*;
@@ -324,7 +324,7 @@ proptest! {
         let run = random_run(seed);
         let rows = expand(&run);
         let model = Model {
-            tensors: vec![ModelTensor { name: "never.weight".to_owned(), size_bytes: 10 }],
+            tensors: vec![ModelTensor { name: "never.weight".to_owned(), size_bytes: 10, ..ModelTensor::default() }],
             ..Model::default()
         };
         let found = facts(&run, &model, quick());

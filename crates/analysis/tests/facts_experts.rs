@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use analysis::{
     experts::{Balance, ExpertOptions, between_runs},
-    facts::{Model, Options},
-    heads::{HeadLayout, HeadRange},
+    facts::{Model, ModelTensor, Options},
 };
 use facts_support::{Run, Shape, expand, facts, random_run};
+use gguf::heads::{Boundary, HeadRange};
 use proptest::prelude::*;
 use trace::{
     expand::for_each_route,
@@ -173,8 +173,7 @@ proptest! {
     fn heads_have_the_bytes_that_lie_in_them(seed in any::<u64>()) {
         let run = random_run(seed);
         let rows = expand(&run);
-        let layout = head_layout(&run.shape);
-        let found = facts(&run, &Model { heads: layout, ..Model::default() }, Options::default()).heads;
+        let found = facts(&run, &with_heads(&run.shape), Options::default()).heads;
         let mut expected: BTreeMap<(u32, &str, u64, &str), u64> = BTreeMap::new();
         let mut unassigned = 0;
         let (head_bytes, shape) = (run.shape.head_bytes, &run.shape);
@@ -214,33 +213,42 @@ proptest! {
 }
 
 /// Q by rows, four of them; O by columns.
-fn head_layout(shape: &Shape) -> HeadLayout {
-    let mut layout = HeadLayout::default();
+fn with_heads(shape: &Shape) -> Model {
+    let mut model = Model::default();
     let row = shape.q_heads * shape.head_bytes;
     for layer in 0..shape.layers {
-        layout.kv_heads.insert(layer, shape.kv_heads);
-        for head in 0..shape.q_heads {
-            layout.ranges.push(HeadRange {
-                tensor: format!("blk.{layer}.attn_q.weight"),
-                of: "q".to_owned(),
-                head,
-                offset: head * shape.head_bytes * 4,
-                run_bytes: shape.head_bytes * 4,
-                stride_bytes: shape.head_bytes * 4,
-                run_count: 1,
-            });
-            layout.ranges.push(HeadRange {
-                tensor: format!("blk.{layer}.attn_output.weight"),
-                of: "o".to_owned(),
-                head,
-                offset: head * shape.head_bytes,
-                run_bytes: shape.head_bytes,
-                stride_bytes: row,
-                run_count: 3,
+        model.kv_heads.insert(layer, shape.kv_heads);
+        let range = |of, head: u64, run_bytes, stride_bytes, run_count| HeadRange {
+            of,
+            head,
+            file_offset: head * run_bytes,
+            run_bytes,
+            stride_bytes,
+            run_count,
+            boundary: Boundary::Exact,
+        };
+        let (heads, bytes) = (0..shape.q_heads, shape.head_bytes);
+        for (name, heads) in [
+            (
+                "attn_q",
+                heads
+                    .clone()
+                    .map(|head| range("q", head, bytes * 4, bytes * 4, 1))
+                    .collect(),
+            ),
+            (
+                "attn_output",
+                heads.map(|head| range("o", head, bytes, row, 3)).collect(),
+            ),
+        ] {
+            model.tensors.push(ModelTensor {
+                name: format!("blk.{layer}.{name}.weight"),
+                heads,
+                ..ModelTensor::default()
             });
         }
     }
-    layout
+    model
 }
 
 #[test]

@@ -13,7 +13,7 @@ use analysis::{
         requests::SizeBin,
         reread::reread,
         verdict::{Bound, Counters, Speeds},
-        work::{EvaluationSpan, Work},
+        work::Work,
     },
 };
 use kernelio::kernel_log::faults::FaultKind;
@@ -312,15 +312,10 @@ fn verdict_of(
     speeds: Option<Speeds>,
     counters: Option<&Counters>,
 ) -> (Option<Bound>, Option<Bound>) {
-    let mut work = Work::default();
-    let span = EvaluationSpan {
-        eval: 0,
-        phase: Phase::Generate,
-        tokens: 1,
-        begin_nanos: 10_000,
-        end_nanos: 11_000,
-    };
-    work.push(span, [("MUL_MAT", Some(0), 11_000)]);
+    let work = work_of(
+        &[("MUL_MAT", Some(0))],
+        &[(Phase::Generate, 1, 10_000, &[11_000])],
+    );
     let io: Option<Vec<_>> = reads.map(|reads| {
         (0..)
             .zip(reads)

@@ -162,7 +162,7 @@ fn underneath(
     let bytes = described.map_or(0, |model| model.size_bytes);
     let rows = Rows {
         model: &ModelFiles::of(&owners, files, bytes),
-        work: &Work::of(&timeline),
+        work: &Work::of(timeline),
         faults: faults.as_deref(),
         io: io.as_deref(),
         samples: samples.as_deref(),

@@ -41,17 +41,18 @@ pub fn picture(
         let place = joined.fault.place?;
         Some((joined.fault.nanos, place, joined.fault.kind))
     });
-    let first_eval_nanos = work.evaluations().map(|span| span.begin_nanos).min();
+    let evaluations = work.evaluations().iter();
+    let first_eval_nanos = evaluations.clone().map(|span| span.begin_nanos).min();
     let moments = || {
-        let of_evaluations = work
-            .evaluations()
+        let of_evaluations = evaluations
+            .clone()
             .flat_map(|span| [span.begin_nanos, span.end_nanos]);
         let of_reads = reads.clone().map(|part| part.io.issued_nanos);
         let of_faults = faults.clone().map(|(nanos, ..)| nanos);
         of_evaluations.chain(of_reads).chain(of_faults)
     };
-    let generate_nanos = work
-        .evaluations()
+    let generate_nanos = evaluations
+        .clone()
         .filter(|span| span.phase == trace::format::Phase::Generate)
         .map(|span| span.begin_nanos)
         .min();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use reader::kernel::{Moment, Timeline};
+use reader::kernel::{Moment, Timeline, timeline::Span};
 use trace::format::Phase;
 
 use super::intervals::Union;
@@ -16,95 +16,38 @@ pub struct NodeKind {
     pub layer: Option<u32>,
 }
 
-/// One evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EvaluationSpan {
-    pub eval: u64,
-    pub phase: Phase,
-    pub tokens: u64,
-    pub begin_nanos: u64,
-    pub end_nanos: u64,
-}
-
-/// All evaluations of a run with their nodes.
-#[derive(Clone, Debug, Default)]
+/// All evaluations of a run, and the kinds of their nodes.
+#[derive(Debug, Default)]
 pub struct Work {
-    evaluations: Vec<(EvaluationSpan, std::ops::Range<usize>)>,
+    timeline: Timeline,
+    /// Places in [`Timeline::spans`].
     by_eval: HashMap<u64, usize>,
     kinds: Vec<NodeKind>,
-    /// End and kind of each step; 0 where no tick was seen.
-    steps: Vec<(u64, u32)>,
+    /// Kind of each step, by graph and phase.
+    of_graph: HashMap<(u32, Phase), Vec<usize>>,
 }
 
 impl Work {
-    pub fn of(timeline: &Timeline) -> Work {
+    pub fn of(timeline: Timeline) -> Work {
         let mut work = Work::default();
-        let mut known: HashMap<(u32, usize), Vec<u32>> = HashMap::new();
-        for span in timeline.spans() {
-            let key = (span.template, span.phase as usize);
-            let kinds = known
-                .entry(key)
-                .or_insert_with(|| work.kinds_of(timeline, span));
-            let ends = timeline.step_ends(span);
-            let steps = ends.iter().copied().zip(kinds.iter().copied());
-            let about = EvaluationSpan {
-                eval: span.eval,
-                phase: span.phase,
-                tokens: u64::from(span.tokens),
-                begin_nanos: span.begin_nanos,
-                end_nanos: span.end_nanos,
-            };
-            work.push_steps(about, steps);
-        }
-        work
-    }
-
-    fn kinds_of(&mut self, timeline: &Timeline, span: &reader::kernel::timeline::Span) -> Vec<u32> {
-        let kinds = timeline.graph(span).iter().map(|step| NodeKind {
-            phase: span.phase,
-            op: step.op.to_string(),
-            layer: step.layer,
-        });
-        kinds.map(|kind| self.intern(kind)).collect()
-    }
-
-    fn intern(&mut self, kind: NodeKind) -> u32 {
-        let known = self.kinds.iter().position(|known| *known == kind);
-        known.unwrap_or_else(|| {
-            self.kinds.push(kind);
-            self.kinds.len() - 1
-        }) as u32
-    }
-
-    /// Takes in an evaluation, with op, layer and end of each of its steps.
-    pub fn push<'a>(
-        &mut self,
-        span: EvaluationSpan,
-        steps: impl IntoIterator<Item = (&'a str, Option<u32>, u64)>,
-    ) {
-        let steps: Vec<(u64, u32)> = steps
-            .into_iter()
-            .map(|(op, layer, end)| {
-                let kind = NodeKind {
+        for (at, span) in timeline.spans().iter().enumerate() {
+            work.by_eval.insert(span.eval, at);
+            let kinds = &mut work.kinds;
+            let of_graph = work.of_graph.entry((span.template, span.phase));
+            of_graph.or_insert_with(|| {
+                let steps = timeline.graph(span).iter().map(|step| NodeKind {
                     phase: span.phase,
-                    op: op.to_owned(),
-                    layer,
-                };
-                (end, self.intern(kind))
-            })
-            .collect();
-        self.push_steps(span, steps);
+                    op: step.op.to_string(),
+                    layer: step.layer,
+                });
+                steps.map(|kind| intern(kinds, kind)).collect()
+            });
+        }
+        Work { timeline, ..work }
     }
 
-    fn push_steps(&mut self, span: EvaluationSpan, steps: impl IntoIterator<Item = (u64, u32)>) {
-        let first = self.steps.len();
-        self.steps.extend(steps);
-        self.by_eval.insert(span.eval, self.evaluations.len());
-        self.evaluations.push((span, first..self.steps.len()));
-    }
-
-    pub fn evaluations(&self) -> impl Iterator<Item = &EvaluationSpan> + Clone {
-        self.evaluations.iter().map(|(span, _)| span)
+    pub fn evaluations(&self) -> &[Span] {
+        self.timeline.spans()
     }
 
     pub fn kinds(&self) -> &[NodeKind] {
@@ -113,10 +56,12 @@ impl Work {
 
     /// Calls with kind, begin and end of every node that was executed.
     pub fn for_each_node(&self, mut call: impl FnMut(usize, u64, u64)) {
-        for (span, steps) in &self.evaluations {
+        for span in self.evaluations() {
             let mut begin = span.begin_nanos;
-            for &(end, kind) in self.steps[steps.clone()].iter().filter(|step| step.0 != 0) {
-                call(kind as usize, begin, end);
+            let kinds = &self.of_graph[&(span.template, span.phase)];
+            let steps = self.timeline.step_ends(span).iter().zip(kinds);
+            for (&end, &kind) in steps.filter(|(end, _)| **end != 0) {
+                call(kind, begin, end);
                 begin = end.max(begin);
             }
         }
@@ -124,22 +69,25 @@ impl Work {
 
     /// Index into [`Work::kinds`] of a node.
     pub fn kind_at(&self, moment: Moment) -> Option<usize> {
-        let (_, steps) = &self.evaluations[*self.by_eval.get(&moment.eval)?];
-        let step = steps.start.checked_add(moment.step as usize)?;
-        let step = Some(step).filter(|step| steps.contains(step))?;
-        Some(self.steps[step].1 as usize)
+        let span = self.span_at(moment)?;
+        let kinds = &self.of_graph[&(span.template, span.phase)];
+        kinds.get(moment.step as usize).copied()
     }
 
     pub fn phase_at(&self, moment: Moment) -> Option<Phase> {
-        let index = *self.by_eval.get(&moment.eval)?;
-        Some(self.evaluations[index].0.phase)
+        Some(self.span_at(moment)?.phase)
+    }
+
+    fn span_at(&self, moment: Moment) -> Option<&Span> {
+        Some(&self.evaluations()[*self.by_eval.get(&moment.eval)?])
     }
 
     /// When evaluations of each of [`PHASES`] were going on, and their tokens.
     pub fn phases(&self) -> [(Union, u64); 3] {
         PHASES.map(|phase| {
-            let spans = self.evaluations().filter(|span| span.phase == phase);
-            let tokens = spans.clone().map(|span| span.tokens).sum();
+            let spans = self.evaluations().iter();
+            let spans = spans.filter(|span| span.phase == phase);
+            let tokens = spans.clone().map(|span| u64::from(span.tokens)).sum();
             let times = spans.map(|span| (span.begin_nanos, span.end_nanos));
             (Union::of(times), tokens)
         })
@@ -150,6 +98,14 @@ impl Work {
         let phase = at.and_then(|moment| self.phase_at(moment));
         phase.map_or(PHASES.len(), |phase| phase as usize)
     }
+}
+
+fn intern(kinds: &mut Vec<NodeKind>, kind: NodeKind) -> usize {
+    let known = kinds.iter().position(|known| *known == kind);
+    known.unwrap_or_else(|| {
+        kinds.push(kind);
+        kinds.len() - 1
+    })
 }
 
 /// Name of a slot, see [`Work::slot`].

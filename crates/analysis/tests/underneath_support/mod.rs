@@ -4,11 +4,7 @@
 
 use analysis::{
     traffic::{TrafficResults, TrafficRow},
-    underneath::{
-        ModelFiles, Rows, UnderneathResults,
-        verdict::Speeds,
-        work::{EvaluationSpan, Work},
-    },
+    underneath::{ModelFiles, Rows, UnderneathResults, verdict::Speeds, work::Work},
 };
 use kernelio::{
     devices::Device,
@@ -18,8 +14,15 @@ use kernelio::{
         io::{Io, Rwbs},
     },
 };
-use reader::kernel::{JoinedFault, JoinedIo, JoinedSample, Moment, OwnedTensor, Owner};
-use trace::format::Phase;
+use reader::{
+    Visitor, Walk,
+    kernel::{JoinedFault, JoinedIo, JoinedSample, Moment, OwnedTensor, Owner, Timeline},
+};
+use trace::{
+    format::Phase,
+    read::{Definitions, Evaluation},
+    template::{CaptureDef, CaptureKind, CaptureTime, Name, Step, Template},
+};
 
 pub const MODEL_BYTES: u64 = 40960;
 pub const DISK: Device = Device { major: 8, minor: 0 };
@@ -53,28 +56,71 @@ pub fn model(tensors: &[OwnedTensor]) -> ModelFiles<'_> {
 
 /// A prompt of two tokens, and two evaluations of one.
 pub fn work() -> Work {
-    let mut work = Work::default();
-    let phases = [
-        (Phase::Prompt, 2, 1000),
-        (Phase::Generate, 1, 3000),
-        (Phase::Generate, 1, 5000),
-    ];
-    for (eval, (phase, tokens, begin_nanos)) in (0..).zip(phases) {
-        let span = EvaluationSpan {
-            eval,
-            phase,
-            tokens,
-            begin_nanos,
-            end_nanos: begin_nanos + 1000,
-        };
-        let steps = [
-            ("GET_ROWS", None, begin_nanos + 200),
-            ("MUL_MAT", Some(0), begin_nanos + 600),
-            ("MUL_MAT", Some(1), begin_nanos + 1000),
-        ];
-        work.push(span, steps);
+    work_of(
+        &[
+            ("GET_ROWS", None),
+            ("MUL_MAT", Some(0)),
+            ("MUL_MAT", Some(1)),
+        ],
+        &[
+            (Phase::Prompt, 2, 1000, &[1200, 1600, 2000]),
+            (Phase::Generate, 1, 3000, &[3200, 3600, 4000]),
+            (Phase::Generate, 1, 5000, &[5200, 5600, 6000]),
+        ],
+    )
+}
+
+/// Evaluations of one graph: phase, tokens, begin, and end of each step.
+pub fn work_of(graph: &[(&str, Option<u32>)], evaluations: &[(Phase, usize, u64, &[u64])]) -> Work {
+    let mut definitions = Definitions::default();
+    let mut template = Template::default();
+    template.captures.push(CaptureDef {
+        kind: CaptureKind::Tokens,
+        time: CaptureTime::Begin,
+        count: [1, 1, 1],
+        width_bytes: 4,
+        layer: None,
+        pair: None,
+    });
+    for (number, &(op, layer)) in (0..).zip(graph) {
+        definitions.texts.push(op.into());
+        template.steps.push(Step {
+            node: number,
+            fused_nodes: 1,
+            op: number,
+            name: Name {
+                pattern: number,
+                number: None,
+            },
+            layer,
+            op_is_known: true,
+            accesses: Vec::new(),
+        });
     }
-    work
+    definitions.templates.push(template);
+    let (mut walk, mut timeline) = (Walk::default(), Timeline::default());
+    for (number, &(phase, tokens, begin_nanos, ends)) in (0..).zip(evaluations) {
+        let evaluation = Evaluation {
+            number,
+            template: 0,
+            phase,
+            threads: 1,
+            context: 0,
+            begin_nanos,
+            end_nanos: *ends.last().unwrap(),
+            ticks: ends.len() as u32,
+            flags: 0,
+            step_nanos: ends.to_vec(),
+            captures: vec![vec![0; tokens]],
+            sequences: Vec::new(),
+            token_phases: Vec::new(),
+        };
+        let seen = walk.see(&definitions, &evaluation).unwrap();
+        timeline.evaluation(&seen).unwrap();
+    }
+    let ended = walk.end_stream(&definitions);
+    timeline.stream_ends(&ended).unwrap();
+    Work::of(timeline)
 }
 
 pub fn owner(tensor: u32) -> Option<Owner> {
