@@ -17,14 +17,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::AnalysisError,
-    sequence::{Extent, Piece, Sequence, Unit},
+    sequence::{Extent, MAX_ACCESSES, Piece, Sequence, Unit},
 };
 
-/// Bytes of a page of the page cache.
+/// Bytes of a page of the page cache, and the unit of faults on every machine that we know.
 pub const PAGE_BYTES: u64 = 4096;
-
-/// Most accesses that positions of 32 bits number; the last value means "none".
-const MAX_ACCESSES: u64 = u32::MAX as u64 - 1;
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

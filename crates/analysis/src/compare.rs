@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     experts::{LayerOverlap, between_runs},
     facts::Facts,
-    traffic::{TimeRow, TrafficResults, TrafficRow},
+    traffic::{TimeRow, TrafficResults, TrafficRow, layer_name},
 };
 
 /// Whether layer 3 of one run is layer 3 of the other.
@@ -104,10 +104,6 @@ pub fn compare(a: &Facts, b: &Facts, models: Models) -> Comparison {
 
 fn layers(traffic: &TrafficResults) -> BTreeSet<Option<u32>> {
     traffic.rows.iter().map(|row| row.layer).collect()
-}
-
-fn layer_name(layer: Option<u32>) -> String {
-    layer.map_or_else(|| "-".to_owned(), |l| l.to_string())
 }
 
 /// One phase of two runs.

@@ -159,15 +159,6 @@ impl Curves {
         let belady = belady
             .into_iter()
             .map(|b| b.into_inner().expect("a job for each"));
-        (Curves::from_parts(trace, &reuse, budgets, belady), reuse)
-    }
-
-    fn from_parts(
-        trace: &CacheTrace,
-        reuse: &ReuseTables,
-        budgets: &[u64],
-        belady: impl Iterator<Item = Counts>,
-    ) -> Curves {
         let lru_run = LruCurve::of(&reuse.run);
         let lru_generate = LruCurve::of(&reuse.generate);
         let pins = PinChoice::of(trace);
@@ -186,7 +177,7 @@ impl Curves {
                     generate: pins.within(budget_bytes, Scope::Generate).misses.generate,
                 },
             });
-        Curves {
+        let curves = Curves {
             granularity: trace.granularity,
             total: Counts {
                 run: lru_run.total(),
@@ -195,6 +186,7 @@ impl Curves {
             cold: reuse.cold(),
             footprint_bytes: trace.footprint_bytes(),
             points: points.collect(),
-        }
+        };
+        (curves, reuse)
     }
 }

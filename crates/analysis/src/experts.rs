@@ -115,7 +115,7 @@ pub struct Stability {
     pub timeline: Timeline<f64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Accumulator {
     options: ExpertOptions,
     layers: Vec<LayerState>,
@@ -128,7 +128,7 @@ pub struct Accumulator {
     chosen: Vec<u32>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct LayerState {
     layer: u32,
     used: u32,
@@ -153,12 +153,7 @@ impl Accumulator {
         Accumulator {
             preferences: preference::Counter::new(options.token_memory_bytes),
             options,
-            layers: Vec::new(),
-            numbers: HashMap::new(),
-            tokens: 0,
-            window_tokens: 0,
-            bad_ids: 0,
-            chosen: Vec::new(),
+            ..Accumulator::default()
         }
     }
 
@@ -239,13 +234,10 @@ impl Accumulator {
                         0
                     }
                 ],
-                tokens: 0,
                 first_slot: self.preferences.reserve(experts),
                 last_used: vec![0; experts],
-                evaluations: 0,
-                repeats: 0,
-                repeatable: 0,
                 hot: stability::HotSets::new(experts, hot_set.min(experts as u32)),
+                ..LayerState::default()
             });
         }
     }

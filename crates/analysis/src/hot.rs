@@ -18,7 +18,7 @@ use trace::format::Phase;
 use crate::{
     facts::ModelTensor,
     pass::{Pass, View},
-    traffic::{TrafficResults, TrafficRow},
+    traffic::{TrafficResults, TrafficRow, layer_name},
     units::Units,
 };
 
@@ -159,9 +159,9 @@ impl Accumulator {
         model: &[ModelTensor],
         thresholds: Thresholds,
     ) -> HotResults {
-        let mut units: Vec<UnitHeat> = Vec::with_capacity(self.units.len());
-        for (unit, phases) in of_run.units.iter().zip(&self.units) {
-            units.push(UnitHeat {
+        let units = of_run.units.iter().zip(&self.units);
+        let mut units: Vec<UnitHeat> = units
+            .map(|(unit, phases)| UnitHeat {
                 name: unit.name.clone(),
                 expert: unit.expert,
                 layer: unit.layer,
@@ -171,8 +171,8 @@ impl Accumulator {
                 accesses: phases.iter().map(|t| t.accesses).sum(),
                 bytes: phases.iter().map(|t| t.bytes).sum(),
                 phase_bytes: phases.map(|t| t.bytes),
-            });
-        }
+            })
+            .collect();
         let known: HashSet<&str> = of_run.units.iter().map(|u| u.name.as_str()).collect();
         for tensor in model.iter().filter(|t| !known.contains(t.name.as_str())) {
             let meaning = gguf::Meaning::of(&tensor.name);
@@ -194,9 +194,7 @@ impl Accumulator {
                 .map(|measure| rank(&units, measure, thresholds))
                 .to_vec(),
             by_component: by_unit(&units, |unit| unit.component.clone()),
-            by_layer: by_unit(&units, |unit| {
-                unit.layer.map_or_else(|| "-".to_owned(), |l| l.to_string())
-            }),
+            by_layer: by_unit(&units, |unit| layer_name(unit.layer)),
             by_op: by_row(traffic, |r| r.op.clone()),
             by_phase: by_row(traffic, |r| r.phase.clone()),
             model_bytes: units.iter().map(|u| u.size_bytes).sum(),

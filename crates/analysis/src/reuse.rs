@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache_trace::{CacheTrace, Count, Counts, Scope, Use};
+use crate::cache_trace::{CacheTrace, Count, Counts, Reference, Scope, Use};
 
 /// Quantiles that a [`ReuseHistogram`] gives.
 pub const QUANTILES: [f64; 9] = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
@@ -22,10 +22,7 @@ pub fn for_each_distance(trace: &CacheTrace, mut f: impl FnMut(usize, u32, Optio
     let mut recency = Recency::new(&trace.item_bytes);
     for (position, &number) in trace.accesses.iter().enumerate() {
         let reference = &trace.references[number as usize];
-        let distance = match reference.kind {
-            Use::Whole => recency.touch(reference.item),
-            Use::Probe => recency.distance(reference.item),
-        };
+        let distance = recency.distance_of(reference);
         f(position, number, distance);
     }
 }
@@ -82,10 +79,7 @@ impl ReuseTables {
             };
             for &number in &trace.accesses[range] {
                 let reference = &trace.references[number as usize];
-                let distance = match reference.kind {
-                    Use::Whole => recency.touch(reference.item),
-                    Use::Probe => recency.distance(reference.item),
-                };
+                let distance = recency.distance_of(reference);
                 match distance {
                     None => tally.cold.add(reference),
                     Some(distance) => tally.add((distance, class_of[number as usize])),
@@ -321,6 +315,15 @@ impl<'i> Recency<'i> {
             used: 0,
             live_bytes: 0,
             before: (0, 0, 0),
+        }
+    }
+
+    /// Of an access, which may make its item the latest.
+    #[inline]
+    fn distance_of(&mut self, reference: &Reference) -> Option<u64> {
+        match reference.kind {
+            Use::Whole => self.touch(reference.item),
+            Use::Probe => self.distance(reference.item),
         }
     }
 

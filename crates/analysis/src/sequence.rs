@@ -14,22 +14,20 @@
 use std::ops::Range;
 
 use gguf::Component;
-use serde::{Serialize, Serializer};
 use trace::format::Phase;
 
 use crate::{error::AnalysisError, pass::View, units::Units};
 
 /// Most accesses that a sequence numbers; the last value stays free as "none".
-const MAX_ACCESSES: usize = u32::MAX as usize - 1;
+pub(crate) const MAX_ACCESSES: u64 = u32::MAX as u64 - 1;
 
 /// What a cache would hold: a weight tensor, or one expert's slice of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
     /// Name of the tensor.
     pub name: String,
     pub expert: Option<u32>,
     pub layer: Option<u32>,
-    #[serde(serialize_with = "component_name")]
     pub component: Component,
     /// `q`, `k`, `gate`, `down`, …: see `gguf::Meaning`.
     pub role: String,
@@ -148,10 +146,8 @@ pub struct SequenceBuilder {
 impl SequenceBuilder {
     pub fn push(&mut self, view: &View) -> Result<(), AnalysisError> {
         let first_access = self.accesses.len();
-        if first_access + view.pieces.len() > MAX_ACCESSES {
-            return Err(AnalysisError::TooManyAccesses {
-                most: MAX_ACCESSES as u64,
-            });
+        if (first_access + view.pieces.len()) as u64 > MAX_ACCESSES {
+            return Err(AnalysisError::TooManyAccesses { most: MAX_ACCESSES });
         }
         self.accesses.extend_from_slice(view.pieces);
         let evaluation = view.seen.evaluation;
@@ -176,8 +172,4 @@ impl SequenceBuilder {
             evals: self.evals,
         }
     }
-}
-
-fn component_name<S: Serializer>(component: &Component, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str(component.name())
 }

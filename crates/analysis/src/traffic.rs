@@ -263,6 +263,11 @@ fn kv_point(seen: &Seen) -> KvPoint {
     point
 }
 
+/// `-` for what belongs to none.
+pub(crate) fn layer_name(layer: Option<u32>) -> String {
+    layer.map_or_else(|| "-".to_owned(), |layer| layer.to_string())
+}
+
 fn per_token(results: &TrafficResults) -> Vec<PerToken> {
     let sums = results.sums(
         |_| true,

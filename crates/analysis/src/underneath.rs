@@ -1,7 +1,7 @@
 //! What the kernel did underneath a run: read again, faulted, waited, evicted; and
 //! what bounds each phase.
 //!
-//! Input are the joined rows of crate `underneath` (each fault, part of a block
+//! Input are the joined rows of `reader::kernel` (each fault, part of a block
 //! request and sample of resident pages with its tensor and its node), as slices;
 //! [`Rows::results`] is the way in. What was not recorded is absent from the results,
 //! never zero.
@@ -39,9 +39,6 @@ use residency::{ResidencyResults, TensorResidency};
 use stall::StallResults;
 use verdict::{Counters, PhaseVerdict, Speeds};
 use work::Work;
-
-/// Pages are the unit of faults on every machine that we know.
-pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// The model's files.
 #[derive(Clone, Debug)]

@@ -74,7 +74,8 @@ impl Units {
                 role: meaning.role.to_string(),
                 bytes: units.unit_bytes,
                 file: tensor.place.map(|p| p.file),
-                file_offset: (tensor.place).map(|p| p.file_offset + slice * units.unit_bytes),
+                file_offset: (tensor.place)
+                    .map(|p| p.file_offset.saturating_add(slice * units.unit_bytes)),
             });
         }
         self.of_tensor.insert(tensor.first, units);

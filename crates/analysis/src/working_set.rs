@@ -90,7 +90,7 @@ impl Accumulator {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Window {
     length: u64,
     touched: Touched,
@@ -108,15 +108,8 @@ impl Window {
     fn new(length: u64) -> Window {
         Window {
             length,
-            touched: Touched::default(),
-            first_eval: 0,
-            evaluations: 0,
-            tokens: 0,
-            complete: 0,
-            sum_bytes: 0,
             min_bytes: u64::MAX,
-            max_bytes: 0,
-            timeline: Timeline::default(),
+            ..Window::default()
         }
     }
 

@@ -110,6 +110,7 @@ fn check_kv_growth(found: &Facts, rows: &[Row], run: &Run) {
             };
             tokens += evaluation.captures[0].len() as u64;
             let point = &points[at];
+            assert_eq!(point.eval, at as u64, "counts through the run");
             assert_eq!(
                 (point.read_bytes, point.written_bytes),
                 (bytes("read"), bytes("write"))

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use analysis::{
+    facts::{Model, Options},
     pass::Pass,
+    reading::Reading,
     sequence::{Extent, Sequence, SequenceBuilder},
 };
 use gguf::Component;
 use proptest::prelude::*;
-use reader::Walk;
+use reader::{Visitor, Walk};
 use trace::{
     expand::for_each_access,
     format::Phase,
@@ -370,6 +372,38 @@ fn units_are_tensors_and_expert_slices() {
     );
     assert!(sequence.evals[0].is_generate());
     assert_eq!(sequence.generated_tokens(), 1);
+}
+
+#[test]
+fn facts_count_stacked_experts_read_at_once_for_each_expert() {
+    let mut definitions = definitions();
+    definitions.templates.push(template(&[2, 6], 1));
+    let evaluation = Evaluation {
+        number: 0,
+        template: 0,
+        phase: Phase::Generate,
+        threads: 1,
+        context: 0,
+        begin_nanos: 0,
+        end_nanos: 9,
+        ticks: 2,
+        flags: 0,
+        step_nanos: vec![1, 2],
+        captures: vec![vec![7], vec![4, 2]],
+        sequences: Vec::new(),
+        token_phases: Vec::new(),
+    };
+    let (mut walk, mut reading) = (Walk::default(), Reading::new(Options::default()));
+    let seen = walk.see(&definitions, &evaluation).unwrap();
+    reading.evaluation(&seen).unwrap();
+    reading.stream_ends(&walk.end_stream(&definitions)).unwrap();
+    let (facts, _) = reading.finish(walk.tensors(), &Model::default());
+    let units = facts.hot.units.iter();
+    let read: Vec<(Option<u32>, u64)> = units.map(|u| (u.expert, u.accesses)).collect();
+    let twice = |expert| 1 + u64::from([2, 4].contains(&expert));
+    let expected: Vec<_> = (0..EXPERTS as u32).map(|e| (Some(e), twice(e))).collect();
+    assert_eq!(read, expected);
+    assert_eq!(facts.working_set.distinct_bytes, EXPERTS * SLICE_BYTES);
 }
 
 #[test]

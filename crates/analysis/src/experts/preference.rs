@@ -25,7 +25,7 @@ pub struct Preference {
     pub lift: f64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Counter {
     memory_bytes: u64,
     slots: usize,
@@ -47,11 +47,7 @@ impl Counter {
     pub(super) fn new(memory_bytes: u64) -> Counter {
         Counter {
             memory_bytes,
-            slots: 0,
-            numbers: HashMap::new(),
-            rows: Vec::new(),
-            batch: Vec::new(),
-            choices_without_token: 0,
+            ..Counter::default()
         }
     }
 

@@ -6,7 +6,7 @@ use super::{ExpertResults, LayerExperts, Stability};
 use crate::timeline::Timeline;
 
 /// The hot sets of one layer, window by window.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct HotSets {
     size: u32,
     counts: Vec<u64>,
@@ -23,12 +23,8 @@ impl HotSets {
         HotSets {
             size,
             counts: vec![0; experts],
-            first: None,
-            previous: None,
-            windows: 0,
-            sum: 0.0,
             least: 1.0,
-            timeline: Timeline::default(),
+            ..HotSets::default()
         }
     }
 

@@ -6,8 +6,10 @@ use kernelio::kernel_log::faults::FaultKind;
 use reader::kernel::{JoinedFault, JoinedIo};
 use serde::{Deserialize, Serialize};
 
+use crate::cache_trace::PAGE_BYTES;
+
 use super::{
-    ModelFiles, PAGE_BYTES,
+    ModelFiles,
     intervals::Union,
     reread::is_model_read,
     work::{Work, slot_name},

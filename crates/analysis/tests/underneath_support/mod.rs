@@ -114,6 +114,7 @@ pub fn work_of(graph: &[(&str, Option<u32>)], evaluations: &[(Phase, usize, u64,
             captures: vec![vec![0; tokens]],
             sequences: Vec::new(),
             token_phases: Vec::new(),
+            origins: None,
         };
         let seen = walk.see(&definitions, &evaluation).unwrap();
         timeline.evaluation(&seen).unwrap();
