@@ -162,7 +162,7 @@ pub fn tidy() -> Step {
     Step::new(
         "tidy",
         "the house rules that a program can check",
-        "each line above names the file and the rule; the rules are in xtask/src/tidy.rs",
+        "each line above names the file and the rule; the rules are in xtask/src/tidy",
         tidy::check,
     )
 }
