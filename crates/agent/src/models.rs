@@ -19,6 +19,7 @@ use std::{
 };
 
 use ggml::Tensor;
+use support::proc;
 use trace::template::FilePlace;
 
 use crate::{library::Scope, lock::Lock, settings};
@@ -192,20 +193,13 @@ struct Mapped {
     file_offset: u64,
 }
 
-/// The file that is mapped at an address, by `/proc/self/maps`.
+/// The file that is mapped at an address.
 fn mapping(address: u64) -> Option<Mapped> {
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    maps.lines().find_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let (start, end) = fields.next()?.split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        let (start, end) = (number(start)?, number(end)?);
-        let offset = number(fields.nth(1)?)?;
-        let inode = fields.nth(1)?.parse().ok()?;
-        ((start..end).contains(&address) && inode != 0).then(|| Mapped {
-            inode,
-            file_offset: offset + (address - start),
-        })
+    let maps = proc::own_maps().ok()?;
+    let mapping = proc::mappings(&maps).find(|m| m.addresses().contains(&address))?;
+    mapping.is_of_file().then(|| Mapped {
+        inode: mapping.inode,
+        file_offset: mapping.file_offset + (address - mapping.start),
     })
 }
 

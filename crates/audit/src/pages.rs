@@ -1,10 +1,13 @@
 //! Pages of the models' mappings: taking them away, and noticing who comes back.
 
 use std::{
+    os::unix::ffi::OsStrExt as _,
     path::Path,
     sync::atomic::{AtomicPtr, AtomicU64, Ordering},
     sync::{Mutex, MutexGuard},
 };
+
+use support::proc;
 
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -90,22 +93,17 @@ impl Watch {
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let (paths, lengths): (Vec<&Path>, Vec<u64>) = files.into_iter().unzip();
         let first = first_pages(lengths);
-        let maps = std::fs::read_to_string("/proc/self/maps")
-            .map_err(|e| format!("/proc/self/maps: {e}"))?;
+        let maps = proc::own_maps().map_err(|e| format!("/proc/self/maps: {e}"))?;
         let mut pieces = Vec::new();
         for (path, first_page) in paths.iter().zip(&first) {
-            let path = path.to_string_lossy();
-            for line in maps.lines() {
-                let Some(mapping) = mapping_of(line, &path) else {
-                    continue;
-                };
-                pieces.push(Piece {
-                    start: mapping.start,
-                    bytes: mapping.end - mapping.start,
-                    first_page: first_page + mapping.offset / PAGE_BYTES,
-                    protection: mapping.protection,
-                });
-            }
+            let path = path.as_os_str().as_bytes();
+            let mappings = proc::mappings(&maps).filter(|mapping| mapping.path == path);
+            pieces.extend(mappings.map(|mapping| Piece {
+                start: mapping.start as usize,
+                bytes: (mapping.end - mapping.start) as usize,
+                first_page: first_page + mapping.file_offset / PAGE_BYTES,
+                protection: mapping.protection,
+            }));
         }
         if pieces.is_empty() {
             return Err(
@@ -247,63 +245,9 @@ unsafe extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mu
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mapping {
-    start: usize,
-    end: usize,
-    offset: u64,
-    protection: libc::c_int,
-}
-
-/// What a line of `/proc/self/maps` says, if it maps `path`.
-fn mapping_of(line: &str, path: &str) -> Option<Mapping> {
-    let mut fields = line.splitn(6, ' ');
-    let (start, end) = fields.next()?.split_once('-')?;
-    let permissions = fields.next()?;
-    let offset = fields.next()?;
-    let name = fields.nth(2)?.trim_start();
-    if name != path {
-        return None;
-    }
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let bits = [
-        ('r', libc::PROT_READ),
-        ('w', libc::PROT_WRITE),
-        ('x', libc::PROT_EXEC),
-    ];
-    Some(Mapping {
-        start: hex(start)? as usize,
-        end: hex(end)? as usize,
-        offset: hex(offset)?,
-        protection: bits
-            .iter()
-            .filter(|(letter, _)| permissions.contains(*letter))
-            .fold(libc::PROT_NONE, |all, (_, bit)| all | bit),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_maps_line_is_taken_apart() {
-        let line = "7f10-7f30 r--s 00002000 fe:00 123                        /tmp/a model.gguf";
-        assert_eq!(
-            mapping_of(line, "/tmp/a model.gguf"),
-            Some(Mapping {
-                start: 0x7f10,
-                end: 0x7f30,
-                offset: 0x2000,
-                protection: libc::PROT_READ
-            })
-        );
-        assert_eq!(mapping_of(line, "/tmp/other.gguf"), None);
-        assert_eq!(
-            mapping_of("7f10-7f30 rw-p 00000000 00:00 0 ", "/tmp/a"),
-            None
-        );
-    }
 
     #[test]
     fn a_page_set_holds_what_was_put_in() {

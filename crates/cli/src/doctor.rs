@@ -163,42 +163,10 @@ fn preload() -> Finding {
 /// Opens the counter of this process's page faults.
 fn perf_events() -> Finding {
     let (what, used_by) = ("perf events", "`record --faults`");
-    /// `struct perf_event_attr`, its first version.
-    #[repr(C)]
-    struct Attributes {
-        ty: u32,
-        size: u32,
-        config: u64,
-        sample: [u64; 3],
-        flags: u64,
-        rest: [u64; 2],
-    }
-    const SOFTWARE: u32 = 1;
-    const PAGE_FAULTS: u64 = 2;
-    const CLOSE_ON_EXEC: libc::c_long = 8;
-    let attributes = Attributes {
-        ty: SOFTWARE,
-        size: 64,
-        config: PAGE_FAULTS,
-        sample: [0; 3],
-        flags: 0,
-        rest: [0; 2],
-    };
-    // SAFETY: a struct of the size that it says, for this process on any core.
-    let opened = unsafe {
-        libc::syscall(
-            libc::SYS_perf_event_open,
-            &raw const attributes,
-            0,
-            -1,
-            -1,
-            CLOSE_ON_EXEC,
-        )
-    };
     let paranoid = setting("/proc/sys/kernel/perf_event_paranoid");
     let paranoid = paranoid.as_deref().unwrap_or("not there");
     let state = format!("kernel.perf_event_paranoid is {paranoid}");
-    match close(opened) {
+    match kernelio::faults::can_be_counted() {
         Ok(()) => works(
             what,
             used_by,
@@ -268,12 +236,8 @@ fn locked_memory() -> Finding {
 
 fn io_uring() -> Finding {
     let (what, used_by) = ("io_uring", "`run`, `bench ceilings`");
-    // `struct io_uring_params` has 120 bytes.
-    let mut parameters = [0u64; 15];
-    // SAFETY: zeroed parameters of the right size; a ring of one entry.
-    let opened = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
-    match close(opened) {
-        Ok(()) => works(what, used_by, "a ring can be made".to_owned()),
+    match support::direct::Ring::new(1) {
+        Ok(_) => works(what, used_by, "a ring can be made".to_owned()),
         Err(error) => {
             let disabled = setting("/proc/sys/kernel/io_uring_disabled");
             let why = match disabled.as_deref() {
@@ -392,16 +356,4 @@ fn huge_pages() -> Finding {
 fn setting(path: &str) -> Option<String> {
     let text = fs::read_to_string(Path::new(path)).ok()?;
     Some(text.trim().to_owned())
-}
-
-/// Closes a descriptor that a system call answered with, or takes its error.
-fn close(answer: libc::c_long) -> io::Result<()> {
-    match i32::try_from(answer) {
-        Ok(descriptor) if descriptor >= 0 => {
-            // SAFETY: a descriptor that we have just got and nobody else knows.
-            unsafe { libc::close(descriptor) };
-            Ok(())
-        }
-        _ => Err(io::Error::last_os_error()),
-    }
 }

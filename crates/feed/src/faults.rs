@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use support::random::Random;
 
 /// What happens to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,9 @@ pub struct Faults {
 impl Faults {
     /// What happens to the next read.
     pub fn draw(&mut self) -> Option<Fault> {
-        let drawn = unit(&mut self.state);
+        let mut random = Random(self.state);
+        let drawn = random.unit();
+        self.state = random.0;
         if drawn < self.fail {
             Some(Fault::Fails)
         } else if drawn < self.fail + self.short {
@@ -85,19 +88,6 @@ impl FromStr for Faults {
         }
         Ok(faults)
     }
-}
-
-/// splitmix64, as a number from 0 up to 1.
-pub(crate) fn unit(state: &mut u64) -> f64 {
-    (random(state) >> 11) as f64 / (1u64 << 53) as f64
-}
-
-pub(crate) fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

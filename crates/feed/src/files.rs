@@ -1,16 +1,17 @@
 //! The model's files: found by where they are mapped, opened for direct reads, and
 //! watched for changes.
 
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::FeedError;
+use support::{direct::Alignment, proc};
 
-/// What direct reads are aligned to where the kernel does not say.
-const USUAL_ALIGNMENT_BYTES: u64 = 4096;
+use crate::error::FeedError;
 
 /// A file that is mapped into this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,55 +26,25 @@ pub struct Mapping {
 
 /// Mappings of regular files that are not programs.
 pub fn mappings() -> io::Result<Vec<Mapping>> {
-    let text = std::fs::read_to_string("/proc/self/maps")?;
-    Ok(text.lines().filter_map(parse).collect())
+    let maps = proc::own_maps()?;
+    Ok(proc::mappings(&maps).filter_map(data_of).collect())
 }
 
-fn parse(line: &str) -> Option<Mapping> {
-    // start-end perms offset major:minor inode path (with spaces, perhaps)
-    let mut rest = line;
-    let mut field = || {
-        let (field, tail) = rest.split_once(' ')?;
-        rest = tail.trim_start();
-        Some(field)
-    };
-    let (range, permissions, offset) = (field()?, field()?, field()?);
-    let (device, inode) = (field()?, field()?);
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (start, end) = range.split_once('-')?;
-    let (major, minor) = device.split_once(':')?;
-    let inode: u64 = inode.parse().ok()?;
-    let is_data = inode != 0 && !permissions.contains('x') && rest.starts_with('/');
-    is_data.then(|| {
-        Some(Mapping {
-            start: hex(start)? as usize,
-            end: hex(end)? as usize,
-            file_offset: hex(offset)?,
-            device: (hex(major)? as u32, hex(minor)? as u32),
-            inode,
-            path: PathBuf::from(rest),
-        })
-    })?
+fn data_of(mapping: proc::Mapping<'_>) -> Option<Mapping> {
+    let is_program = mapping.protection & libc::PROT_EXEC != 0;
+    let is_data = mapping.is_of_file() && !is_program && mapping.path.starts_with(b"/");
+    is_data.then(|| Mapping {
+        start: mapping.start as usize,
+        end: mapping.end as usize,
+        file_offset: mapping.file_offset,
+        device: mapping.device,
+        inode: mapping.inode,
+        path: PathBuf::from(OsStr::from_bytes(mapping.path)),
+    })
 }
 
-/// How bytes get from the disk to memory, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    IoUringDirect,
-    PreadDirect,
-    PreadBuffered,
-}
-
-impl std::fmt::Display for Method {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Method::IoUringDirect => "io_uring with O_DIRECT",
-            Method::PreadDirect => "pread with O_DIRECT",
-            Method::PreadBuffered => "pread through the page cache",
-        })
-    }
-}
+/// How bytes get from the disk to memory.
+pub use support::direct::Method;
 
 /// One file of the model, opened for reading.
 #[derive(Debug)]
@@ -135,9 +106,11 @@ impl Files {
             if about.ino() != mapping.inode {
                 return Err(FeedError::Changed { path: path.clone() });
             }
-            alignment_bytes = match (flags, direct_alignment(&file)) {
+            alignment_bytes = match (flags, Alignment::of(&file)) {
                 (0, _) => 1,
-                (_, Some(alignment)) if alignment_bytes > 0 => alignment_bytes.max(alignment),
+                (_, Some(alignment)) if alignment_bytes > 0 => {
+                    alignment_bytes.max(u64::from(alignment.max_bytes()))
+                }
                 _ => 0,
             };
             files.push(ModelFile {
@@ -181,37 +154,15 @@ impl Files {
     }
 }
 
-/// `None` where direct reads are impossible.
-fn direct_alignment(file: &File) -> Option<u64> {
-    // SAFETY: `statx` is made of integers, for which zero is a value.
-    let mut answer: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a C string, `answer` lives through the call, and the
-    // descriptor is open.
-    let result = unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            libc::STATX_DIOALIGN,
-            &mut answer,
-        )
-    };
-    if result != 0 || answer.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return Some(USUAL_ALIGNMENT_BYTES);
-    }
-    let alignment = answer.stx_dio_mem_align.max(answer.stx_dio_offset_align);
-    let is_usable = answer.stx_dio_offset_align > 0 && alignment.is_power_of_two();
-    is_usable.then_some(u64::from(alignment))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_maps_are_read() {
+    fn mapped_files_that_are_no_programs_are_found() {
+        let data = |line: &str| proc::mappings(line.as_bytes()).find_map(data_of);
         let line = "7f0a00000000-7f0a10000000 r--s 00001000 fd:01 131  /models/a b.gguf";
-        let mapping = parse(line).unwrap();
+        let mapping = data(line).unwrap();
         assert_eq!(mapping.path, Path::new("/models/a b.gguf"));
         assert_eq!(
             (mapping.start, mapping.end),
@@ -226,7 +177,7 @@ mod tests {
             "nonsense",
             "",
         ] {
-            assert_eq!(parse(line), None, "{line}");
+            assert_eq!(data(line), None, "{line}");
         }
     }
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use support::proc::kilobytes_of;
+
 /// The size of a huge page on the usual machines.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Since Linux 5.14.
@@ -160,14 +162,12 @@ impl Drop for Region {
 /// Bytes of private writable memory that this process has asked for, whether it
 /// touched them yet or not: the caches and buffers of a model that is about to run.
 pub fn private_bytes() -> u64 {
-    status_bytes("VmData:").unwrap_or(0)
+    status_bytes("VmData").unwrap_or(0)
 }
 
 fn status_bytes(field: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
+    kilobytes_of(&text, field)
 }
 
 #[cfg(test)]

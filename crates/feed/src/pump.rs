@@ -453,9 +453,9 @@ mod tests {
     #[test]
     fn stretches_never_overlap_and_never_get_stuck() {
         const LARGEST: u64 = 1000;
-        let mut random = 7;
+        let mut random = support::random::Random(7);
         for _ in 0..300 {
-            let mut size = || 1 + crate::faults::random(&mut random) % LARGEST;
+            let mut size = || 1 + random.below(LARGEST);
             let sizes: Vec<u64> = (0..9).map(|_| size()).collect();
             let mut state = state(3 * LARGEST, &sizes);
             let mut requests = Vec::new();

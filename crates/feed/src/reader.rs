@@ -1,16 +1,17 @@
 //! Many reads in flight, each brought to its end: short reads are continued, failed
 //! ones are asked for again, and what stays bad is an error with file and offset.
 //!
-//! Two ways of asking: io_uring (`reader/uring.rs`), or threads that call pread
-//! (`reader/threads.rs`) where there is no io_uring.
+//! Two ways of asking: io_uring, or threads that call pread (`reader/threads.rs`) where
+//! there is no io_uring.
 
 mod threads;
-mod uring;
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use support::direct::{Read, Ring, Waiting};
 
 use crate::error::FeedError;
 use crate::faults::{Fault, Faults};
@@ -45,7 +46,7 @@ pub struct Work {
 }
 
 enum Backend {
-    Uring(Box<uring::Uring>),
+    Uring(Box<Ring>),
     Threads(threads::Threads),
 }
 
@@ -80,7 +81,7 @@ impl Reader {
     ) -> io::Result<(Reader, Option<String>)> {
         let mut refused = None;
         let backend = match method {
-            Method::IoUringDirect => match uring::Uring::new(depth) {
+            Method::IoUringDirect => match Ring::new(depth) {
                 Ok(uring) => Some(Backend::Uring(Box::new(uring))),
                 Err(error) => {
                     refused = Some(error.to_string());
@@ -91,7 +92,7 @@ impl Reader {
         };
         let backend = match backend {
             Some(backend) => backend,
-            None => Backend::Threads(threads::Threads::new(depth)?),
+            None => Backend::Threads(threads::Threads::new(depth, files.is_direct)?),
         };
         let reader = Reader {
             backend,
@@ -240,17 +241,16 @@ impl Reader {
 
     fn ask(&mut self, slot: u32) -> Result<(), FeedError> {
         let Active { request, got, .. } = self.active[slot as usize];
-        let read = RawRead {
+        let read = Read {
             slot,
             fd: self.files.fd(request.file),
             offset: request.offset + u64::from(got),
             address: request.address + got as usize,
             bytes: request.bytes - got,
-            is_buffered: !self.files.is_direct,
         };
         match &mut self.backend {
-            // SAFETY: the place is the request's alone (contract of `push`), and
-            // `drop` waits for everything in flight.
+            // SAFETY: the place is the request's alone (contract of `push`), the files
+            // outlive the reader, and `drop` waits for everything in flight.
             Backend::Uring(uring) => unsafe { uring.push(read) }.map_err(FeedError::Start),
             Backend::Threads(threads) => {
                 threads.push(read);
@@ -289,23 +289,6 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.drain();
     }
-}
-
-/// One call of the kernel.
-#[derive(Clone, Copy, Debug)]
-struct RawRead {
-    slot: u32,
-    fd: std::os::fd::RawFd,
-    offset: u64,
-    address: usize,
-    bytes: u32,
-    is_buffered: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiting {
-    ForOne,
-    No,
 }
 
 #[cfg(test)]

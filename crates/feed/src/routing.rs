@@ -6,7 +6,7 @@
 
 use std::str::FromStr;
 
-use crate::faults::{random, unit};
+use support::random::Random;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
@@ -85,27 +85,29 @@ impl Draw {
             let seed = self.seed ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d);
             self.layers.push(Layer::new(self.distribution, seed, count));
         }
-        let mut state = self.seed
-            ^ evaluation.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            ^ (layer as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-            ^ token.wrapping_mul(0x94d0_49bb_1331_11eb);
+        let mut random = Random(
+            self.seed
+                ^ evaluation.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                ^ (layer as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+                ^ token.wrapping_mul(0x94d0_49bb_1331_11eb),
+        );
         let layer = &mut self.layers[layer];
         let used = used.min(count as usize);
         let mut chosen: Vec<u32> = Vec::with_capacity(used);
         if let Distribution::Sticky(share) = self.distribution {
             let again = layer.last.iter().copied().take(used);
-            chosen.extend(again.filter(|_| unit(&mut state) < share));
+            chosen.extend(again.filter(|_| random.unit() < share));
         }
         while chosen.len() < used {
             let expert = match self.distribution {
                 Distribution::Zipf(_) => {
                     let total = layer.sums[layer.sums.len() - 1];
-                    let drawn = unit(&mut state) * total;
+                    let drawn = random.unit() * total;
                     let at = layer.sums.partition_point(|&sum| sum <= drawn);
                     layer.favourites[at.min(layer.favourites.len() - 1)]
                 }
                 Distribution::Uniform | Distribution::Sticky(_) => {
-                    (random(&mut state) % u64::from(count)) as u32
+                    random.below(u64::from(count)) as u32
                 }
             };
             if !chosen.contains(&expert) {
@@ -118,13 +120,14 @@ impl Draw {
 }
 
 impl Layer {
-    fn new(distribution: Distribution, mut seed: u64, count: u32) -> Layer {
+    fn new(distribution: Distribution, seed: u64, count: u32) -> Layer {
         let Distribution::Zipf(exponent) = distribution else {
             return Layer::default();
         };
+        let mut random = Random(seed);
         let mut favourites: Vec<u32> = (0..count).collect();
         for i in (1..favourites.len()).rev() {
-            favourites.swap(i, (random(&mut seed) % (i as u64 + 1)) as usize);
+            favourites.swap(i, random.below(i as u64 + 1) as usize);
         }
         let mut sum = 0.0;
         let sums = (1..=count).map(|n| {

@@ -116,7 +116,7 @@ impl Stream {
             1 => {
                 let token = Definition::Token {
                     id: random.below(50) as u32,
-                    text: random.next().to_le_bytes()[..1].to_vec(),
+                    text: random.next_u64().to_le_bytes()[..1].to_vec(),
                 };
                 assert!(fixture::define(&mut self.appender, &[token]));
             }
@@ -129,7 +129,7 @@ impl Stream {
             3 => {
                 // Intact, and impossible.
                 let kind = RecordKind::Evaluation;
-                return fixture::append(&mut self.appender, kind, &[random.next(); 3]);
+                return fixture::append(&mut self.appender, kind, &[random.next_u64(); 3]);
             }
             _ => {
                 let body = self.evaluation(random);

@@ -11,14 +11,39 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use support::proc;
+
+use crate::devices::Device;
 use crate::files::{Files, RegisteredFile};
-use crate::maps::{self, FileMapping};
 
 /// Files smaller than this are not models, unless their name says so.
 const LARGE_BYTES: u64 = 16 << 20;
 
 /// How deep a tree of processes is followed.
 const GENERATIONS: u32 = 8;
+
+/// A file in memory, as the kernel reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileMapping<'a> {
+    pub device: Device,
+    pub inode: u64,
+    pub path: &'a [u8],
+    /// `PROT_READ` and its like.
+    pub protection: u32,
+}
+
+impl<'a> FileMapping<'a> {
+    /// `None`: memory.
+    pub fn of(mapping: proc::Mapping<'a>) -> Option<FileMapping<'a>> {
+        let (major, minor) = mapping.device;
+        mapping.is_of_file().then_some(FileMapping {
+            device: Device { major, minor },
+            inode: mapping.inode,
+            path: mapping.path,
+            protection: mapping.protection as u32,
+        })
+    }
+}
 
 /// Files found so far. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -46,8 +71,8 @@ impl Discovery {
     }
 
     fn look_below(&self, pid: u32, generations: u32) {
-        let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-        for file in maps::lines(&maps).filter_map(|line| line.file) {
+        let maps = proc::maps(pid).unwrap_or_default();
+        for file in proc::mappings(&maps).filter_map(FileMapping::of) {
             self.find(&file);
         }
         if generations == 0 {

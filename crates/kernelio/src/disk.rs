@@ -18,12 +18,12 @@ mod job;
 mod pread;
 mod ring;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rundir::machine::Disk;
 use serde::{Deserialize, Serialize};
+pub use support::direct::Method;
 
 use crate::error::CeilingError;
 use crate::rate::Rates;
@@ -46,36 +46,6 @@ const TRIAL: Duration = Duration::from_millis(50);
 /// left out.
 const SWEEP: Duration = Duration::from_millis(1500);
 const SLICE: Duration = Duration::from_millis(100);
-
-/// Ways to read a file, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    /// O_DIRECT through io_uring: one thread, many reads in flight.
-    IoUringDirect,
-    /// O_DIRECT with pread, a thread for each read in flight.
-    PreadDirect,
-    /// Through the page cache, which is told to forget the file first.
-    PreadBuffered,
-}
-
-impl Method {
-    pub const ALL: [Method; 3] = [
-        Method::IoUringDirect,
-        Method::PreadDirect,
-        Method::PreadBuffered,
-    ];
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Method::IoUringDirect => "io_uring with O_DIRECT",
-            Method::PreadDirect => "pread with O_DIRECT",
-            Method::PreadBuffered => "pread through the page cache",
-        })
-    }
-}
 
 /// Which method to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,17 +28,27 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
+use support::proc;
 
 use crate::devices::Device;
-use crate::discovery::Known;
+use crate::discovery::{FileMapping, Known};
 use crate::error::{KernelError, Missing};
 use crate::kernel_log::Writer;
 use crate::kernel_log::faults::{Fault, FaultKind};
-use crate::maps::FileMapping;
 use crate::perf::pump::{self, Sink, Timed};
 use crate::perf::ring::{Cursor, Record, Ring};
 use crate::perf::{self, Attributes, Event, flag, record, sample};
 use spaces::{Mapped, Spaces};
+
+/// Whether page faults of this process can be counted, and if not why.
+pub fn can_be_counted() -> io::Result<()> {
+    let attributes = Attributes {
+        kind: perf::SOFTWARE,
+        config: perf::PAGE_FAULTS,
+        ..Attributes::default()
+    };
+    Event::open(attributes, 0, None).map(drop)
+}
 
 /// Whose faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +136,7 @@ impl FaultRecorder {
             events.enable()?;
             // After enabling, so that a mapping is in one of the two at least.
             let pid = std::process::id();
-            let maps = fs::read("/proc/self/maps")
+            let maps = proc::own_maps()
                 .map_err(KernelError::io(Path::new("/proc/self/maps"), "cannot read"))?;
             sink.spaces.read_maps(pid, &maps, &sink.parser.known);
         }
@@ -306,14 +316,14 @@ fn open_in_scope(
     tid: u32,
     cpu: u32,
 ) -> Result<(Event, Option<Missing>), Missing> {
-    let whole = match Event::open(attributes, tid, cpu) {
+    let whole = match Event::open(attributes, tid, Some(cpu)) {
         Ok(event) => return Ok((event, None)),
         Err(cause) => cause,
     };
     attributes.flags |= flag::EXCLUDE_KERNEL;
     let level = perf::paranoid_level();
     let fix = "allow it with `sudo sysctl kernel.perf_event_paranoid=1`, or run with sudo";
-    match Event::open(attributes, tid, cpu) {
+    match Event::open(attributes, tid, Some(cpu)) {
         Ok(event) => Ok((
             event,
             Some(Missing {

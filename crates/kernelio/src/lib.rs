@@ -44,7 +44,6 @@ pub mod files;
 pub mod kernel_log;
 pub mod launch;
 mod leftover;
-mod maps;
 pub mod memory;
 mod perf;
 pub mod pressure;

@@ -44,6 +44,7 @@ const _: () = assert!(size_of::<Attributes>() == 112);
 pub(crate) const SOFTWARE: u32 = 1;
 
 /// `Attributes::config` of software events.
+pub(crate) const PAGE_FAULTS: u64 = 2;
 pub(crate) const PAGE_FAULTS_MIN: u64 = 5;
 pub(crate) const PAGE_FAULTS_MAJ: u64 = 6;
 
@@ -99,11 +100,13 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    /// Events of a thread, and with INHERIT of what it starts from now on.
-    pub fn open(mut attributes: Attributes, tid: u32, cpu: u32) -> io::Result<Event> {
+    /// Events of a thread (0: of this one) on one cpu or on any, and with INHERIT of what it
+    /// starts from now on.
+    pub fn open(mut attributes: Attributes, tid: u32, cpu: Option<u32>) -> io::Result<Event> {
         attributes.size = size_of::<Attributes>() as u32;
         let pid: libc::pid_t = tid.try_into().map_err(io::Error::other)?;
-        let cpu: libc::c_int = cpu.try_into().map_err(io::Error::other)?;
+        let cpu = cpu.map_or(Ok(-1), libc::c_int::try_from);
+        let cpu = cpu.map_err(io::Error::other)?;
         let no_group: libc::c_int = -1;
         // SAFETY: the attributes are a struct of the size that they say, alive
         // through the call; the others are numbers.

@@ -7,12 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::CeilingError;
+use support::direct::Alignment;
 
-/// What direct reads are aligned to where the kernel does not say (before Linux
-/// 6.1, and on file systems that do not answer): the page size of nearly all
-/// machines, and a multiple of every common sector size.
-pub(crate) const USUAL_ALIGNMENT_BYTES: u32 = 4096;
+use crate::error::CeilingError;
 
 /// A regular file with something in it, opened for reading only.
 pub(crate) struct Target {
@@ -20,16 +17,9 @@ pub(crate) struct Target {
     pub file: File,
     pub size_bytes: u64,
     /// `None` where the kernel says that direct reads of this file are impossible.
-    pub direct: Option<DirectAlignment>,
+    pub direct: Option<Alignment>,
     pub is_in_memory: bool,
     pub has_holes: bool,
-}
-
-/// What the addresses and the offsets of direct reads must be multiples of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DirectAlignment {
-    pub memory_bytes: u32,
-    pub offset_bytes: u32,
 }
 
 impl Target {
@@ -60,7 +50,7 @@ impl Target {
         Ok(Target {
             path: path.to_owned(),
             size_bytes: metadata.len(),
-            direct: direct_alignment(&file),
+            direct: Alignment::of(&file),
             is_in_memory: is_in_memory(&file),
             // `blocks` counts units of 512 bytes whatever the block size.
             has_holes: metadata.blocks().saturating_mul(512) < metadata.len(),
@@ -82,39 +72,6 @@ impl Target {
     }
 }
 
-fn direct_alignment(file: &File) -> Option<DirectAlignment> {
-    let usual = DirectAlignment {
-        memory_bytes: USUAL_ALIGNMENT_BYTES,
-        offset_bytes: USUAL_ALIGNMENT_BYTES,
-    };
-    // SAFETY: `statx` is made of integers, for which zero is a value.
-    let mut answer: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is a C string, `answer` lives through the call, and the
-    // descriptor is open.
-    let result = unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            libc::STATX_DIOALIGN,
-            &mut answer,
-        )
-    };
-    if result != 0 || answer.stx_mask & libc::STATX_DIOALIGN == 0 {
-        return Some(usual);
-    }
-    from_answer(answer.stx_dio_mem_align, answer.stx_dio_offset_align)
-}
-
-/// Zeros mean that the file cannot be read directly (statx(2)).
-fn from_answer(memory_bytes: u32, offset_bytes: u32) -> Option<DirectAlignment> {
-    let is_usable = memory_bytes.is_power_of_two() && offset_bytes.is_power_of_two();
-    is_usable.then_some(DirectAlignment {
-        memory_bytes,
-        offset_bytes,
-    })
-}
-
 fn is_in_memory(file: &File) -> bool {
     // SAFETY: `statfs` is made of integers, for which zero is a value.
     let mut answer: libc::statfs = unsafe { std::mem::zeroed() };
@@ -132,19 +89,6 @@ fn is_in_memory(file: &File) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernel_says_what_direct_reads_ask_for() {
-        let check = |memory, offset, expect: Option<(u32, u32)>| {
-            let found = from_answer(memory, offset).map(|d| (d.memory_bytes, d.offset_bytes));
-            assert_eq!(found, expect);
-        };
-        check(0, 0, None);
-        check(512, 0, None);
-        check(4, 512, Some((4, 512)));
-        check(512, 65_536, Some((512, 65_536)));
-        check(3, 512, None);
-    }
 
     #[test]
     fn what_cannot_be_measured_is_named() {

@@ -33,6 +33,7 @@ use rundir::{
     error::reason,
     metadata::{Statistics, Versions},
 };
+use support::proc;
 use terminal::text::grouped;
 use trace::{
     control::{Bounds, Control, Stop},
@@ -536,8 +537,6 @@ impl Report {
 /// Whether the process still has the run's status page mapped.
 fn is_recording(pid: u32, log_directory: &Path) -> bool {
     let status = log_directory.join("status");
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    let status = status.as_os_str().as_bytes();
-    maps.split(|&b| b == b'\n')
-        .any(|line| line.ends_with(status))
+    let maps = proc::maps(pid).unwrap_or_default();
+    proc::mappings(&maps).any(|mapping| mapping.path == status.as_os_str().as_bytes())
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::bail;
+use support::proc::kilobytes_of;
 use terminal::text::size;
 
 /// A budget.
@@ -48,8 +49,6 @@ impl FromStr for Memory {
 /// Memory that is free, most of it.
 pub fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     // Others want to live too.
-    Some(kibibytes * 1024 / 100 * 90)
+    Some(kilobytes_of(&text, "MemAvailable")? / 100 * 90)
 }

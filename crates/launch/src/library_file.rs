@@ -17,6 +17,7 @@ use std::{
 
 use anyhow::{anyhow, bail};
 use rundir::error::reason;
+use support::hash::fnv1a;
 
 use crate::companion;
 
@@ -40,7 +41,7 @@ pub fn path() -> anyhow::Result<PathBuf> {
     let name = format!(
         "libtensorscope_agent-{}-{:016x}.so",
         env!("CARGO_PKG_VERSION"),
-        fingerprint(&library)
+        fnv1a(&library)
     );
     let mut last = io::Error::other("no folder will do");
     for folder in folders() {
@@ -121,11 +122,4 @@ fn forbids_execution(folder: &Path) -> bool {
         about.assume_init()
     };
     about.f_flag & libc::ST_NOEXEC != 0
-}
-
-/// FNV-1a: tells builds apart, no more.
-fn fingerprint(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }

@@ -6,6 +6,7 @@
 
 use gguf::names::Experts;
 use gguf::{Component, Hyperparameters, Kind, Model, Tensor};
+use support::hash::Fnv;
 
 use crate::choose::{Use, Weight};
 
@@ -49,7 +50,7 @@ pub fn fingerprint(model: &Model) -> String {
         hash.add(&tensor.file_offset.to_le_bytes());
         hash.add(&tensor.size_bytes.to_le_bytes());
     }
-    format!("{:016x}", hash.0)
+    format!("{:016x}", hash.value())
 }
 
 /// The token embedding is also the output projection: looked up by row, then read whole.
@@ -166,23 +167,6 @@ fn rank_in_layer(component: Component, role: &str) -> u32 {
     }
 }
 
-/// 64-bit FNV-1a.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Fnv {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl Fnv {
-    fn add(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,8 +276,5 @@ mod tests {
         ] {
             assert_ne!(fingerprint(&one), fingerprint(&other));
         }
-        let mut hash = Fnv::default();
-        hash.add(b"foobar");
-        assert_eq!(hash.0, 0x8594_4171_f739_67e8);
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use support::text::grouped;
 use trace::status::{State, Status, read_status};
 
 use crate::directory::{io_error, is_model};
@@ -444,20 +445,12 @@ fn errno_text(errno: i32) -> String {
 
 /// `1 access`, `1,234 accesses`.
 fn count(number: u64, noun: &str) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.char_indices() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
     let plural = match (number, noun.ends_with('s')) {
         (1, _) => "",
         (_, true) => "es",
         (_, false) => "s",
     };
-    format!("{text} {noun}{plural}")
+    format!("{} {noun}{plural}", grouped(number))
 }
 
 #[cfg(test)]

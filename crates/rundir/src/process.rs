@@ -7,15 +7,18 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use support::proc;
 
 use crate::metadata::Process;
 
 /// Whether process `pid` has `status_path` mapped, which the recorder does from
 /// its start to its end.
 pub(crate) fn has_mapped(pid: u32, status_path: &Path) -> bool {
-    let maps = match fs::read(format!("/proc/{pid}/maps")) {
+    let maps = match proc::maps(pid) {
         Ok(maps) => maps,
         // Somebody else's process: it is alive, and more cannot be known.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return true,
@@ -24,12 +27,10 @@ pub(crate) fn has_mapped(pid: u32, status_path: &Path) -> bool {
     // By path or by inode: overlay file systems show other inodes in `maps`,
     // and a run that was renamed while it was recorded has another path.
     let path = fs::canonicalize(status_path).ok();
-    let path = path.as_deref().and_then(Path::to_str);
+    let path = path.as_ref().map(|path| path.as_os_str().as_bytes());
     let inode = fs::metadata(status_path).map(|m| m.ino()).ok();
-    String::from_utf8_lossy(&maps)
-        .lines()
-        .filter_map(Mapping::parse)
-        .any(|m| path == Some(m.path) || (m.path.ends_with("/status") && inode == Some(m.inode)))
+    proc::mappings(&maps)
+        .any(|m| path == Some(m.path) || (m.path.ends_with(b"/status") && inode == Some(m.inode)))
 }
 
 /// The running program, as [`is_alive`] recognises it.
@@ -43,24 +44,6 @@ pub(crate) fn current() -> Process {
 /// Whether the process that is meant, and not a later one of its number, lives.
 pub(crate) fn is_alive(process: &Process) -> bool {
     started_ticks(&process.pid.to_string()) == Some(process.started_ticks)
-}
-
-/// A line of `/proc/PID/maps` that has a file.
-struct Mapping<'a> {
-    inode: u64,
-    path: &'a str,
-}
-
-impl Mapping<'_> {
-    /// `7f..-7f.. rw-s 00000000 08:01 131  /run/log/status`
-    fn parse(line: &str) -> Option<Mapping<'_>> {
-        let slash = line.find('/')?;
-        let inode = line[..slash].split_ascii_whitespace().nth(4)?;
-        Some(Mapping {
-            inode: inode.parse().ok()?,
-            path: &line[slash..],
-        })
-    }
 }
 
 /// Field 22 of `/proc/PID/stat`: clock ticks from boot to the process's start.
@@ -106,17 +89,5 @@ mod tests {
         assert!(Path::new("/proc").join(&pid).exists());
         assert!(!has_mapped(child.id(), Path::new("/bin/true")));
         child.wait().unwrap();
-    }
-
-    #[test]
-    fn mappings_with_spaces_in_their_path_are_found() {
-        let line = "7f3a00000000-7f3a00001000 rw-s 00000000 08:01 1310 \
-                    /home/a b/log/status";
-        let mapping = Mapping::parse(line).unwrap();
-        assert_eq!(
-            (mapping.inode, mapping.path),
-            (1310, "/home/a b/log/status")
-        );
-        assert!(Mapping::parse("7ffd-7ffe rw-p 00000000 00:00 0 [stack]").is_none());
     }
 }

@@ -4,6 +4,8 @@
 //! xoshiro256++ (Blackman and Vigna, public domain), seeded through splitmix64
 //! as its authors advise. Not for secrets.
 
+use support::{hash::fnv1a, random::Random};
+
 /// A xoshiro256++ stream.
 #[derive(Debug, Clone)]
 pub struct Rng {
@@ -15,12 +17,9 @@ impl Rng {
     /// tensor's name only, so that neither the order of tensors nor a split
     /// changes any weight.
     pub fn for_tensor(seed: u64, name: &str) -> Rng {
-        let fnv1a = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        let mut mix = seed.rotate_left(32) ^ fnv1a;
+        let mut mix = Random(seed.rotate_left(32) ^ fnv1a(name.as_bytes()));
         Rng {
-            state: std::array::from_fn(|_| splitmix64(&mut mix)),
+            state: std::array::from_fn(|_| mix.next_u64()),
         }
     }
 
@@ -52,31 +51,9 @@ impl Rng {
     }
 }
 
-fn splitmix64(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn splitmix_gives_the_published_sequence() {
-        let mut state = 1234567;
-        let got: Vec<u64> = (0..3).map(|_| splitmix64(&mut state)).collect();
-        assert_eq!(
-            got,
-            [
-                6457827717110365317,
-                3203168211198807973,
-                9817491932198370423
-            ]
-        );
-    }
 
     #[test]
     fn streams_differ_by_seed_and_by_name() {

@@ -2,17 +2,7 @@
 
 /// `2.5 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1023.95 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", units[unit])
+    support::text::bytes(bytes, 1)
 }
 
 /// `63.5 %`. What is not nothing does not read as nothing, nor what is not all as all.

@@ -9,6 +9,7 @@ use analysis::{
 };
 use gguf::Meaning;
 use reader::{Visitor, Walk};
+use support::random::Random;
 use trace::{
     expand::for_each_access,
     format::Phase,
@@ -16,23 +17,6 @@ use trace::{
     region::{IndexOrder, Indexed, Region, Strided},
     template::*,
 };
-
-/// SplitMix64: the same run from the same seed, on every machine.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 pub struct Shape {
     pub layers: u32,

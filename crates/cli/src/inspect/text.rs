@@ -393,17 +393,7 @@ fn print(table: Table, out: &mut impl Write) -> io::Result<()> {
 }
 
 fn bytes(number: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if number < 1024 {
-        return format!("{number} B");
-    }
-    let mut scaled = number as f64 / 1024.0;
-    let mut unit = 0;
-    while scaled >= 1023.995 && unit + 1 < UNITS.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    format!("{scaled:.2} {}", UNITS[unit])
+    support::text::bytes(number, 2)
 }
 
 /// Parameters: `7.24 B`, `361.82 M`, `512`.

@@ -24,6 +24,7 @@ use launch::{
     report::{Fed, Report, mean, median},
 };
 use rundir::{RunDirectory, metadata};
+use support::hash::Fnv;
 use terminal::signals;
 use trace::format::Phase;
 
@@ -35,10 +36,6 @@ use crate::{
         screen::{Bar, Screen},
     },
 };
-
-/// FNV-1a.
-const HASH_START: u64 = 0xcbf2_9ce4_8422_2325;
-const HASH_FACTOR: u64 = 0x0100_0000_01b3;
 
 /// One evaluation.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +60,7 @@ pub struct Generation<'a> {
     pub evaluations: Vec<Evaluation>,
     pub first_token: Option<Duration>,
     pub tokens: Vec<i32>,
-    pub logits_hash: u64,
+    pub logits_hash: Fnv,
     /// Tokens per second, by the plan.
     pub predicted: Option<f64>,
     /// After the prompt.
@@ -97,7 +94,7 @@ impl<'a> Generation<'a> {
             evaluations: Vec::new(),
             first_token: None,
             tokens: Vec::new(),
-            logits_hash: HASH_START,
+            logits_hash: Fnv::default(),
             predicted: None,
             after_prompt: Snapshot::default(),
             status: (Instant::now(), Snapshot::default()),
@@ -207,7 +204,7 @@ impl<'a> Generation<'a> {
             limit_bytes: usage.map(|usage| usage.limit_bytes),
             oom_kills: usage.map(|usage| usage.oom_kills),
             tokens: self.tokens.clone(),
-            logits_hash: format!("{:016x}", self.logits_hash),
+            logits_hash: format!("{:016x}", self.logits_hash.value()),
             fed: shares.map(|_| Fed::between(self.after_prompt, self.snapshot())),
             shares,
             predicted_tokens_per_second: self.predicted,
@@ -216,8 +213,7 @@ impl<'a> Generation<'a> {
 
     fn note_logits(&mut self, logits: &[f32]) {
         for value in logits {
-            let bits = u64::from(value.to_bits());
-            self.logits_hash = (self.logits_hash ^ bits).wrapping_mul(HASH_FACTOR);
+            self.logits_hash.add_word(u64::from(value.to_bits()));
         }
     }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use rundir::{Condition, Run};
+use support::random::Random;
 use trace::format::flags;
 
 use crate::fixture::*;
@@ -223,17 +224,4 @@ fn an_ignored_signal_stays_ignored() {
         Trace::open(&folder.path().join("RUN")).evaluations.len(),
         60
     );
-}
-
-/// SplitMix64: the same spread of moments in every run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
 }

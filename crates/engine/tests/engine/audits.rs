@@ -208,15 +208,13 @@ fn the_watch_sees_every_page_that_is_read_and_no_other() {
     let files = tempfile::tempdir().unwrap();
     let path = make(&case(DENSE, None, W, 1, 1, ONE, On), files.path());
     let model = load(&path);
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let maps = support::proc::own_maps().unwrap();
     let path = std::fs::canonicalize(&path).unwrap();
-    let line = maps
-        .lines()
-        .find(|line| line.ends_with(path.to_str().unwrap()))
+    let mapping = support::proc::mappings(&maps)
+        .find(|mapping| mapping.path == path.to_str().unwrap().as_bytes())
         .unwrap();
-    let hex = |text: &str| usize::from_str_radix(text, 16).unwrap();
-    let start = hex(line.split('-').next().unwrap());
-    let first_page = hex(line.split_whitespace().nth(2).unwrap()) as u64 / PAGE_BYTES;
+    let start = mapping.start as usize;
+    let first_page = mapping.file_offset / PAGE_BYTES;
     let mut watch = watch(&model).unwrap();
     let read = |page: u64| {
         // SAFETY: inside the model's mapping, which has more than 300 pages.

@@ -196,7 +196,7 @@ fn check_run(label: &str, model: &Model, props: ContextProps) {
 /// Every weight of the log lies where the mapping has the bytes of its place in
 /// the file. The answer is their number.
 fn check_addresses(label: &str, model: &Model, run: &Run) -> usize {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let maps = support::proc::own_maps().unwrap();
     let definitions = &run.reader.definitions;
     let mut seen = BTreeSet::new();
     for tensor in &definitions.tensors {
@@ -220,13 +220,11 @@ fn check_addresses(label: &str, model: &Model, run: &Run) -> usize {
             .unwrap();
         assert_eq!(tensor.size_bytes, in_file.size_bytes, "{label} {name}");
         let path = std::fs::canonicalize(&model.gguf.files()[place.file as usize].path).unwrap();
-        let found = maps.lines().any(|line| {
-            let Some((start, end, offset)) = mapping(line, &path) else {
-                return false;
-            };
-            (start..end).contains(&tensor.address)
-                && tensor.address - start + offset == place.file_offset
-                && tensor.address + tensor.size_bytes <= end
+        let found = support::proc::mappings(&maps).any(|mapping| {
+            mapping.path == path.as_os_str().as_encoded_bytes()
+                && mapping.addresses().contains(&tensor.address)
+                && tensor.address - mapping.start + mapping.file_offset == place.file_offset
+                && tensor.address + tensor.size_bytes <= mapping.end
         });
         assert!(
             found,
@@ -238,14 +236,4 @@ fn check_addresses(label: &str, model: &Model, run: &Run) -> usize {
     // Tensors that no graph uses (none so far) would not be in the log.
     assert_eq!(seen.len(), model.gguf.tensors().len(), "{label}");
     seen.len()
-}
-
-fn mapping(line: &str, path: &Path) -> Option<(u64, u64, u64)> {
-    let fields: Vec<&str> = line.split_whitespace().collect();
-    if Path::new(*fields.get(5)?) != path {
-        return None;
-    }
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (start, end) = fields[0].split_once('-')?;
-    Some((hex(start)?, hex(end)?, hex(fields[2])?))
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use super::{RawRead, Waiting};
+use support::direct::{Read, Waiting, forget, pread};
 
 /// More threads than this gain nothing: each keeps a read in flight.
 const MAX_THREADS: u32 = 16;
@@ -24,7 +24,7 @@ struct Shared {
 
 #[derive(Default)]
 struct Queues {
-    asked: VecDeque<RawRead>,
+    asked: VecDeque<Read>,
     answered: Vec<(u32, i32)>,
     is_over: bool,
 }
@@ -36,7 +36,7 @@ impl Shared {
 }
 
 impl Threads {
-    pub fn new(depth: u32) -> io::Result<Threads> {
+    pub fn new(depth: u32, is_direct: bool) -> io::Result<Threads> {
         let shared = Arc::new(Shared::default());
         let mut threads = Threads {
             shared: shared.clone(),
@@ -47,12 +47,14 @@ impl Threads {
             let builder = std::thread::Builder::new()
                 .name("tensorscope-read".into())
                 .stack_size(64 << 10);
-            threads.threads.push(builder.spawn(move || serve(&shared))?);
+            threads
+                .threads
+                .push(builder.spawn(move || serve(&shared, is_direct))?);
         }
         Ok(threads)
     }
 
-    pub fn push(&mut self, read: RawRead) {
+    pub fn push(&mut self, read: Read) {
         self.shared.queues().asked.push_back(read);
         self.shared.asked.notify_one();
     }
@@ -80,7 +82,7 @@ impl Drop for Threads {
     }
 }
 
-fn serve(shared: &Shared) {
+fn serve(shared: &Shared, is_direct: bool) {
     let mut queues = shared.queues();
     loop {
         let Some(read) = queues.asked.pop_front() else {
@@ -94,41 +96,20 @@ fn serve(shared: &Shared) {
             continue;
         };
         drop(queues);
-        let result = pread(&read);
+        let result = read_one(&read, is_direct);
         queues = shared.queues();
         queues.answered.push((read.slot, result));
         shared.answered.notify_one();
     }
 }
 
-/// As a completion of io_uring: bytes, or an error's number below zero.
-fn pread(read: &RawRead) -> i32 {
+fn read_one(read: &Read, is_direct: bool) -> i32 {
     // SAFETY: the place is the read's alone until it is answered (contract of
     // `Reader::push`), and the descriptor is open as long as the files.
-    let got = unsafe {
-        libc::pread(
-            read.fd,
-            read.address as *mut libc::c_void,
-            read.bytes as usize,
-            read.offset as libc::off_t,
-        )
-    };
-    if got < 0 {
-        return -io::Error::last_os_error()
-            .raw_os_error()
-            .unwrap_or(libc::EIO);
-    }
-    if read.is_buffered {
+    let got = unsafe { pread(read) };
+    if !is_direct && got > 0 {
         // The cache would keep what we keep already.
-        // SAFETY: advice on an open descriptor.
-        unsafe {
-            libc::posix_fadvise(
-                read.fd,
-                read.offset as libc::off_t,
-                got as libc::off_t,
-                libc::POSIX_FADV_DONTNEED,
-            )
-        };
+        forget(read.fd, read.offset, got as u32);
     }
-    got as i32
+    got
 }

@@ -9,6 +9,7 @@ pub mod reference;
 
 use std::{path::Path, sync::Arc};
 
+pub use support::random::Random;
 use trace::{
     append::Log,
     format::{Phase, RecordKind},
@@ -17,28 +18,6 @@ use trace::{
     status::StatusPage,
     template::*,
 };
-
-/// Numbers that look random and are the same for the same seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    /// One time in `n`.
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// What a log is like.
 #[derive(Clone, Copy, Debug)]

@@ -5,17 +5,19 @@ use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
 
+use support::direct::Alignment;
+
 use super::{Method, Setting, pread, ring};
 use crate::error::CeilingError;
 use crate::rate::{Meter, Rates};
-use crate::target::{DirectAlignment, Target};
+use crate::target::Target;
 
 /// A file and a method that works on it.
 pub(crate) struct Job<'a> {
     target: &'a Target,
     method: Method,
     /// Open for direct reads; `None` for reads through the page cache.
-    direct: Option<(File, DirectAlignment)>,
+    direct: Option<(File, Alignment)>,
     next_offset: u64,
 }
 
@@ -263,7 +265,7 @@ impl<'a> Job<'a> {
             Some((file, alignment)) => (file, *alignment),
             None => (
                 &self.target.file,
-                DirectAlignment {
+                Alignment {
                     memory_bytes: 1,
                     offset_bytes: 1,
                 },

@@ -7,6 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use support::direct::{Read, forget, pread};
+
 use super::job::{Failure, Ledger, Plan, Request, SetupFailure, Step};
 use crate::buffer::AlignedBuffer;
 use crate::error::CeilingError;
@@ -85,13 +87,13 @@ fn read_blocks(plan: &Plan<'_>, shared: &Mutex<Shared<'_>>, cache: Cache) -> Res
     let mut next = lock(shared).next(Instant::now());
     while let Some(request) = next {
         if cache == Cache::Dropped && request.begins_round() {
-            forget(plan, 0, 0);
+            forget(plan.file.as_raw_fd(), 0, 0);
         }
         let bytes = read_block(plan, request, &mut memory)?;
         let now = Instant::now();
         if cache == Cache::Dropped {
             let (offset, length) = request.range();
-            forget(plan, offset, length);
+            forget(plan.file.as_raw_fd(), offset, length);
         }
         let mut shared = lock(shared);
         shared.ledger.complete(bytes, now);
@@ -106,20 +108,19 @@ fn read_block(
     memory: &mut AlignedBuffer,
 ) -> Result<u32, Failure> {
     loop {
-        let length = request.ask_bytes(plan.offset_alignment_bytes) as usize;
-        let place = memory.place(request.done_bytes(), length);
-        // SAFETY: `place` is good for `length` bytes, which nobody else uses, and
-        // the file is open. Offsets fit because file sizes do.
-        let returned = unsafe {
-            libc::pread64(
-                plan.file.as_raw_fd(),
-                place.cast(),
-                length,
-                request.file_offset() as libc::off64_t,
-            )
+        let length = request.ask_bytes(plan.offset_alignment_bytes);
+        let read = Read {
+            slot: 0,
+            fd: plan.file.as_raw_fd(),
+            offset: request.file_offset(),
+            address: memory.place(request.done_bytes(), length as usize) as usize,
+            bytes: length,
         };
+        // SAFETY: the place is good for `length` bytes, which nobody else uses, and
+        // the file is open.
+        let returned = unsafe { pread(&read) };
         let Ok(returned) = u32::try_from(returned) else {
-            let cause = io::Error::last_os_error();
+            let cause = io::Error::from_raw_os_error(-returned);
             if cause.kind() == io::ErrorKind::Interrupted {
                 continue;
             }
@@ -130,20 +131,5 @@ fn read_block(
             Step::Continue => {}
             Step::Shrunk { file_offset } => return Err(Failure::Shrunk { file_offset }),
         }
-    }
-}
-
-/// Tells the kernel to forget a part of the file; a length of 0 means to its end.
-/// It keeps pages that are dirty or mapped, which is why a figure through the page
-/// cache always carries a caveat.
-fn forget(plan: &Plan<'_>, offset: u64, length: u32) {
-    // SAFETY: advice on an open file; no memory is involved.
-    unsafe {
-        libc::posix_fadvise64(
-            plan.file.as_raw_fd(),
-            offset as libc::off64_t,
-            libc::off64_t::from(length),
-            libc::POSIX_FADV_DONTNEED,
-        );
     }
 }

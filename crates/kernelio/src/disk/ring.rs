@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-use io_uring::{IoUring, opcode, types};
+use support::direct::{Read, Ring, Waiting};
 
 use super::job::{Failure, Ledger, Plan, Request, SetupFailure, Step};
 use crate::buffer::AlignedBuffer;
@@ -27,18 +27,18 @@ pub(crate) fn read(plan: &Plan<'_>, ledger: &mut Ledger) -> Result<(), Failure> 
         };
         reader.submit(slot, request)?;
     }
+    let mut done = Vec::new();
     while reader.in_flight > 0 {
-        reader.wait().map_err(ring_failure)?;
-        while let Some((slot, result)) = reader.next_completion() {
+        reader.wait(&mut done).map_err(ring_failure)?;
+        for (slot, result) in done.drain(..) {
+            let slot = slot as usize;
             let mut request = reader.slots[slot].request;
             let now = Instant::now();
-            let step = match result {
-                Ok(bytes) => request.advance(bytes, plan.offset_alignment_bytes),
-                Err(cause) => {
-                    reader.retry(slot, cause)?;
-                    continue;
-                }
+            let Ok(bytes) = u32::try_from(result) else {
+                reader.retry(slot, io::Error::from_raw_os_error(-result))?;
+                continue;
             };
+            let step = request.advance(bytes, plan.offset_alignment_bytes);
             let next = match step {
                 Step::Complete { bytes } => {
                     ledger.complete(bytes, now);
@@ -62,7 +62,7 @@ fn ring_failure(cause: io::Error) -> Failure {
 
 struct Reader<'a> {
     plan: &'a Plan<'a>,
-    ring: IoUring,
+    ring: Ring,
     /// Given back by `drop`, once nothing is in flight.
     memory: ManuallyDrop<AlignedBuffer>,
     slots: Vec<Slot>,
@@ -77,7 +77,7 @@ struct Slot {
 impl<'a> Reader<'a> {
     fn new(plan: &'a Plan<'a>) -> Result<Reader<'a>, Failure> {
         let setting = plan.setting;
-        let ring = IoUring::new(setting.depth).map_err(ring_failure)?;
+        let ring = Ring::new(setting.depth).map_err(ring_failure)?;
         let memory = AlignedBuffer::new(
             "reads in flight",
             setting.in_flight_bytes() as usize,
@@ -108,45 +108,27 @@ impl<'a> Reader<'a> {
         let place = self
             .memory
             .place(slot * block_bytes + request.done_bytes(), length as usize);
-        let file = types::Fd(self.plan.file.as_raw_fd());
-        let entry = opcode::Read::new(file, place, length)
-            .offset(request.file_offset())
-            .build()
-            .user_data(slot as u64);
+        let read = Read {
+            slot: slot as u32,
+            fd: self.plan.file.as_raw_fd(),
+            offset: request.file_offset(),
+            address: place as usize,
+            bytes: length,
+        };
         // SAFETY: the file is open as long as the plan, which outlives `self`; the
         // memory belongs to this slot alone, which has no other read in flight,
         // and `drop` gives it back only when nothing is in flight.
-        unsafe { self.ring.submission().push(&entry) }
-            // There are as many entries as slots.
-            .map_err(|full| ring_failure(io::Error::other(full)))?;
+        unsafe { self.ring.push(read) }.map_err(ring_failure)?;
         self.in_flight += 1;
         Ok(())
     }
 
-    /// Sends what is queued and waits for a completion.
-    fn wait(&mut self) -> io::Result<()> {
-        match self.ring.submit_and_wait(1) {
-            Ok(_) => Ok(()),
-            // A signal, or completions to be reaped first: the caller does that
-            // and comes again.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
-                ) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn next_completion(&mut self) -> Option<(usize, io::Result<u32>)> {
-        let entry = self.ring.completion().next()?;
-        self.in_flight -= 1;
-        let result = u32::try_from(entry.result())
-            .map_err(|_| io::Error::from_raw_os_error(-entry.result()));
-        Some((entry.user_data() as usize, result))
+    /// Sends what is queued, and adds what has come back.
+    fn wait(&mut self, done: &mut Vec<(u32, i32)>) -> io::Result<()> {
+        let before = done.len();
+        self.ring.reap(Waiting::ForOne, done)?;
+        self.in_flight -= (done.len() - before) as u32;
+        Ok(())
     }
 
     /// Asks again after an error that says to; passes any other on.
@@ -165,12 +147,12 @@ impl<'a> Reader<'a> {
 impl Drop for Reader<'_> {
     fn drop(&mut self) {
         while self.in_flight > 0 {
-            if self.wait().is_err() {
+            let mut done = Vec::new();
+            if self.wait(&mut done).is_err() {
                 // Whether the kernel still writes to the memory cannot be known:
                 // it is never given back.
                 return;
             }
-            while self.next_completion().is_some() {}
         }
         // SAFETY: dropped once, here, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.memory) };

@@ -3,9 +3,10 @@
 //! Only mappings of registered files are kept, so that a space has a handful; every
 //! other mapping only cuts out what it covers.
 
-use crate::discovery::Known;
+use support::proc;
+
+use crate::discovery::{FileMapping, Known};
 use crate::files::Place;
-use crate::maps;
 use crate::quick_map::QuickMap;
 
 /// A mapping as the kernel reports it.
@@ -100,12 +101,12 @@ impl Spaces {
 
     /// What `/proc/PID/maps` lists.
     pub fn read_maps(&mut self, pid: u32, maps: &[u8], known: &Known) {
-        for line in maps::lines(maps) {
+        for line in proc::mappings(maps) {
             let mapped = Mapped {
                 start: line.start,
                 end: line.end,
                 file_offset: line.file_offset,
-                file: line.file.and_then(|file| known.find(&file)),
+                file: FileMapping::of(line).and_then(|file| known.find(&file)),
             };
             self.map(pid, mapped);
         }
