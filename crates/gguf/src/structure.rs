@@ -108,14 +108,14 @@ impl Model {
 
     /// Writes the structure map as CSV, with a header line.
     pub fn write_structure_csv(&self, heads: HeadRows, out: impl io::Write) -> io::Result<()> {
-        let mut writer = csv::Writer::from_writer(out);
+        let mut out = io::BufWriter::new(out);
         let with_heads = heads == HeadRows::With;
         let columns = if with_heads {
             COLUMNS.len()
         } else {
             COLUMNS.len() - HEAD_COLUMNS
         };
-        writer.write_record(&COLUMNS[..columns]).map_err(io_error)?;
+        write_csv_line(&mut out, &COLUMNS[..columns])?;
         let paths: Vec<String> = self
             .files()
             .iter()
@@ -123,9 +123,9 @@ impl Model {
             .collect();
         for row in self.rows(heads) {
             let fields = row.fields(&paths);
-            writer.write_record(&fields[..columns]).map_err(io_error)?;
+            write_csv_line(&mut out, &fields[..columns])?;
         }
-        writer.flush()
+        io::Write::flush(&mut out)
     }
 }
 
@@ -207,12 +207,19 @@ pub fn shape_text(shape: &[u64]) -> String {
     dims.join("x")
 }
 
-/// The error below: a caller must be able to tell a broken pipe from a full disk.
-fn io_error(error: csv::Error) -> io::Error {
-    match error.into_kind() {
-        csv::ErrorKind::Io(error) => error,
-        other => io::Error::other(format!("{other:?}")),
+/// By hand: this crate is linked into other people's programs. Fields are quoted where they
+/// have to be.
+fn write_csv_line(out: &mut impl io::Write, fields: &[impl AsRef<str>]) -> io::Result<()> {
+    for (i, field) in fields.iter().map(AsRef::as_ref).enumerate() {
+        if i > 0 {
+            out.write_all(b",")?;
+        }
+        match field.contains([',', '"', '\n', '\r']) {
+            true => write!(out, "\"{}\"", field.replace('"', "\"\""))?,
+            false => out.write_all(field.as_bytes())?,
+        }
     }
+    out.write_all(b"\n")
 }
 
 fn expert_rows(tensor: &Tensor) -> impl Iterator<Item = Row<'_>> {
