@@ -14,7 +14,8 @@ use launch::{
     budget::Memory,
     planning::{self, Answer, Question},
 };
-use plan::{Machine, Plan, Policy, Strategies, Use};
+use plan::{Machine, Policy, Strategies, Use};
+use planfile::Plan;
 use rundir::Run;
 use terminal::{create_new, runs::open_run, text::size};
 

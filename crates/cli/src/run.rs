@@ -19,7 +19,8 @@ use launch::{
     planning::{self, Question, USUAL_DISK},
     underneath::UnderneathArgs,
 };
-use plan::{Machine, Plan, Policy, Strategies};
+use plan::{Machine, Policy, Strategies};
+use planfile::Plan;
 use rundir::{Metadata, RunDirectory};
 use terminal::signals;
 
@@ -325,7 +326,7 @@ pub fn decide(
             ..Machine::new(plan.assumed.disk_bytes_per_second)
         },
         predicted_tokens_per_second: plan.predicted.tokens_per_second.filter(|_| feeds),
-        plan: is_given.then_some(plan),
+        plan: is_given.then(|| plan.named_choice()),
         method: wish.method.unwrap_or(Method::IoUringDirect),
         faults: wish.faults.clone(),
         routing: wish.routing,

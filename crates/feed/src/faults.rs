@@ -1,10 +1,10 @@
 //! Faults on purpose: reads that fail, fall short or take their time, so that what a
 //! bad disk does can be tried on a good one (`run --inject`).
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use support::random::Random;
 
 /// What happens to a read.
@@ -16,21 +16,19 @@ pub enum Fault {
 }
 
 /// `fail=0.001,short=0.001,slow=0.001:50ms,seed=7`: shares of all reads.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Faults {
     fail: f64,
     short: f64,
     slow: f64,
     pause: Duration,
-    state: u64,
+    random: Random,
 }
 
 impl Faults {
     /// What happens to the next read.
     pub fn draw(&mut self) -> Option<Fault> {
-        let mut random = Random(self.state);
-        let drawn = random.unit();
-        self.state = random.0;
+        let drawn = self.random.unit();
         if drawn < self.fail {
             Some(Fault::Fails)
         } else if drawn < self.fail + self.short {
@@ -45,8 +43,20 @@ impl Faults {
     /// The same faults in another order, for a second reader.
     pub fn other(&self, number: u64) -> Faults {
         let mut other = self.clone();
-        other.state = self.state.wrapping_add(number.wrapping_mul(0x9e37_79b9));
+        let seed = number.wrapping_mul(0x9e37_79b9);
+        other.random.0 = self.random.0.wrapping_add(seed);
         other
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (slow, pause) = (self.slow, self.pause.as_millis());
+        let (fail, short, seed) = (self.fail, self.short, self.random.0);
+        write!(
+            f,
+            "fail={fail},short={short},slow={slow}:{pause}ms,seed={seed}"
+        )
     }
 }
 
@@ -59,7 +69,7 @@ impl FromStr for Faults {
             short: 0.0,
             slow: 0.0,
             pause: Duration::from_millis(20),
-            state: 1,
+            random: Random(1),
         };
         let share = |text: &str| match text.parse() {
             Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -81,7 +91,8 @@ impl FromStr for Faults {
                         .ok_or_else(|| format!("`{pause}` is no pause; write 20ms"))?;
                 }
                 "seed" => {
-                    faults.state = value.parse().map_err(|_| format!("`{value}` is no seed"))?;
+                    let seed = value.parse();
+                    faults.random = Random(seed.map_err(|_| format!("`{value}` is no seed"))?);
                 }
                 _ => return Err(format!("`{name}` is no fault: fail, short, slow, seed")),
             }

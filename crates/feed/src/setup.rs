@@ -1,7 +1,7 @@
 //! Shares the memory out, when the first graph has shown the weights and the model's
 //! own buffers are made.
 
-use plan::{Choice, Machine, Plan, Policy, Strategies, Use, Wanted, Weight, choose_for};
+use plan::{Choice, Machine, NamedChoice, Policy, Strategies, Use, Wanted, Weight, choose_for};
 
 use crate::depth::Depth;
 use crate::error::FeedError;
@@ -32,8 +32,8 @@ pub struct Props {
     /// Memory for the whole process.
     pub budget_bytes: u64,
     pub strategies: Strategies,
-    /// What a plan file says; chosen here without one.
-    pub plan: Option<Plan>,
+    /// What a plan says; chosen here without one.
+    pub plan: Option<NamedChoice>,
     pub policy: Policy,
     pub block_bytes: u32,
     pub depth: u32,

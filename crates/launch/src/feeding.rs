@@ -27,7 +27,8 @@ use feed::{
 use gguf::{GgmlType, Model};
 use indicatif::HumanBytes;
 use kernelio::pressure::{MemoryLimit, Usage, drop_cache};
-use plan::{Plan, Policy, Strategies};
+use plan::{Policy, Strategies};
+use planfile::Plan;
 use rundir::metadata::Fed;
 
 use crate::{
@@ -142,7 +143,7 @@ impl Prepared<'_> {
             command.env_remove("TENSORSCOPE_FEED");
             return Ok(());
         };
-        let file = self.folder.path().join("settings.json");
+        let file = self.folder.path().join("settings.txt");
         let written = settings.write(&file);
         written.with_context(|| format!("{}: cannot write it", file.display()))?;
         command.env("TENSORSCOPE_FEED", file);
@@ -317,7 +318,7 @@ fn settings(
             None => model.map(|model| planning::guessed_compute_seconds(model, threads)),
         },
         method: props.method.unwrap_or(Method::IoUringDirect),
-        plan,
+        plan: plan.map(|plan| plan.named_choice()),
         faults: props.faults.clone(),
         is_quiet: props.quiet,
     })

@@ -13,7 +13,8 @@ use gguf::GgmlType;
 use indicatif::HumanBytes;
 use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
-use plan::{Choice, Machine, Plan, Policy, Strategies, Wanted, Weight, choose_for, why_not};
+use plan::{Choice, Machine, Policy, Strategies, Wanted, Weight, choose_for, why_not};
+use planfile::Plan;
 
 /// Bytes of one read, and reads in flight (docs/feeding.md).
 pub const BLOCK_BYTES: u32 = 1 << 20;

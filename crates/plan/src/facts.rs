@@ -170,7 +170,7 @@ fn rank_in_layer(component: Component, role: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{dense, model, moe};
+    use testing::models::{dense, model, moe};
 
     fn names(weights: &[Weight]) -> Vec<&str> {
         weights.iter().map(|weight| &*weight.name).collect()

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{PlanError, Strategies};
+use crate::{Strategies, UnknownName};
 
 impl Strategies {
     pub const NONE: Strategies = Strategies {
@@ -18,9 +18,9 @@ impl Strategies {
 }
 
 impl FromStr for Strategies {
-    type Err = PlanError;
+    type Err = UnknownName;
 
-    fn from_str(text: &str) -> Result<Strategies, PlanError> {
+    fn from_str(text: &str) -> Result<Strategies, UnknownName> {
         let mut strategies = Strategies::NONE;
         for name in text.split(',') {
             match name.trim() {
@@ -30,8 +30,7 @@ impl FromStr for Strategies {
                 "all" => strategies = Strategies::ALL,
                 "none" => {}
                 other => {
-                    let found = other.to_owned();
-                    return Err(PlanError::UnknownStrategy { found });
+                    return Err(UnknownName::Strategy(other.to_owned()));
                 }
             }
         }

@@ -2,9 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use plan::{
+    Use, Weight,
+    choose::{RING_WEIGHTS, layers_of, pool_slot_bytes, superset_bytes},
+    weights_of,
+};
+
 use super::{FORMAT, MadeFor, Plan, PlanError, VERSION};
-use crate::choose::{RING_WEIGHTS, Use, Weight, layers_of, pool_slot_bytes, superset_bytes};
-use crate::facts;
 
 /// Alignment is known only where the plan is carried out: sizes are checked with the
 /// least there is, which no plan can be below.
@@ -21,7 +25,7 @@ pub(super) fn check(plan: &Plan, model: &gguf::Model) -> Result<(), PlanError> {
     }
     check_model(&plan.made_for, model)?;
     check_names(plan, model)?;
-    let weights: HashMap<String, Weight> = facts::weights_of(model)
+    let weights: HashMap<String, Weight> = weights_of(model)
         .into_iter()
         .map(|weight| (weight.name.clone(), weight))
         .collect();

@@ -1,5 +1,8 @@
 //! The plan as a file that people read and edit, and the model it is for.
 //!
+//! Apart from crate `plan`, because that is linked into other people's programs, which need
+//! no JSON: they get [`Plan::named_choice`].
+//!
 //! A plan is JSON with names of tensors in it, so that an edit is moving a line. What an
 //! edit can break is checked before anything is carried out ([`Plan::check`]); a field
 //! that is not known is refused, because it is a known one with a typing error.
@@ -10,17 +13,14 @@ mod check;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
+use plan::{
+    Choice, ExpertMemory, Machine, NamedChoice, Policy, Predicted, Strategies, Wanted, Weight,
+    fingerprint, predict,
+};
 use serde::{Deserialize, Serialize};
-
-use crate::choose::{Choice, ExpertMemory, Strategies, Wanted, Weight};
-use crate::facts;
-use crate::predict::{Machine, Predicted, predict};
 
 /// What the first line of a plan says.
 pub const FORMAT: &str = "tensorscope-plan";
@@ -109,50 +109,6 @@ pub struct Assumed {
     pub expert_hit_rate: Option<f64>,
 }
 
-/// Which expert makes room for another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// The one not used for longest.
-    #[default]
-    Lru,
-    /// The one used least often.
-    Lfu,
-    /// The one used least often, where old uses count less and less.
-    LfuAged,
-}
-
-impl Policy {
-    pub const ALL: [Policy; 3] = [Policy::Lru, Policy::Lfu, Policy::LfuAged];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Policy::Lru => "lru",
-            Policy::Lfu => "lfu",
-            Policy::LfuAged => "lfu_aged",
-        }
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = PlanError;
-
-    fn from_str(text: &str) -> Result<Policy, PlanError> {
-        Policy::ALL
-            .into_iter()
-            .find(|policy| policy.name() == text)
-            .ok_or_else(|| PlanError::UnknownPolicy {
-                found: text.to_owned(),
-            })
-    }
-}
-
 /// What is wrong with a plan. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -167,10 +123,6 @@ pub enum PlanError {
     Syntax { path: PathBuf, reason: String },
     #[error("version {found} of the plan is not known, only {VERSION}: make the plan anew")]
     UnknownVersion { found: u64 },
-    #[error("policy {found:?} is not known: lru, lfu or lfu_aged")]
-    UnknownPolicy { found: String },
-    #[error("`{found}` is no strategy: pin, stream, experts, all or none")]
-    UnknownStrategy { found: String },
     #[error("the plan was made for {model:?}, which is another model: {differs}")]
     OtherModel { model: String, differs: String },
     #[error(
@@ -294,32 +246,12 @@ impl Plan {
         check::check(self, model)
     }
 
-    /// The lists as indices into these weights, in the plan's order. Names that are not
-    /// among them are skipped; weights that are in no list are left in the file.
-    pub fn choice(&self, weights: &[Weight]) -> Choice {
-        let by_name: HashMap<&str, usize> = weights
-            .iter()
-            .enumerate()
-            .map(|(index, weight)| (&*weight.name, index))
-            .collect();
-        let mut free = vec![true; weights.len()];
-        let mut indices = |names: &[String]| {
-            names
-                .iter()
-                .filter_map(|name| by_name.get(&**name).copied())
-                .filter(|&index| std::mem::replace(&mut free[index], false))
-                .collect()
-        };
-        let (pinned, streamed, sliced) = (
-            indices(&self.pin),
-            indices(&self.stream),
-            indices(&self.sliced),
-        );
-        Choice {
-            pinned,
-            streamed,
-            sliced,
-            mapped: (0..weights.len()).filter(|&index| free[index]).collect(),
+    /// What is to be done, by names: for who carries it out.
+    pub fn named_choice(&self) -> NamedChoice {
+        NamedChoice {
+            pinned: self.pin.clone(),
+            streamed: self.stream.clone(),
+            sliced: self.sliced.clone(),
             ring_bytes: self.ring.bytes,
             experts: self.experts.map(|experts| ExpertMemory {
                 pools: experts.pools,
@@ -345,7 +277,7 @@ impl MadeFor {
                 .first()
                 .map_or_else(String::new, |file| file.path.display().to_string()),
             files: files.collect(),
-            fingerprint: facts::fingerprint(model),
+            fingerprint: fingerprint(model),
             weight_bytes: model.tensors().iter().map(|t| t.size_bytes).sum(),
         }
     }

@@ -7,6 +7,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsRawFd, RawFd},
+    str::FromStr,
 };
 
 use io_uring::{IoUring, opcode, types};
@@ -35,6 +36,24 @@ impl Method {
         Method::PreadDirect,
         Method::PreadBuffered,
     ];
+
+    /// As people type it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::IoUringDirect => "uring",
+            Method::PreadDirect => "pread",
+            Method::PreadBuffered => "cached",
+        }
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Method, String> {
+        let found = Method::ALL.into_iter().find(|method| method.name() == text);
+        found.ok_or_else(|| format!("`{text}` is no way to read: uring, pread, cached"))
+    }
 }
 
 impl fmt::Display for Method {

@@ -14,7 +14,8 @@ use launch::{
     planning::{self, Question},
     report::Report,
 };
-use plan::{Machine, Plan, Predicted, Strategies, Weight, predict};
+use plan::{Machine, Predicted, Strategies, Weight, predict};
+use planfile::Plan;
 use terminal::signals;
 
 use super::{
@@ -504,7 +505,7 @@ impl<'a> Session<'a> {
                 weights_bytes: Some(weights_memory_bytes),
                 ..self.machine(disk)
             };
-            let choice = plan.choice(&self.weights);
+            let choice = plan.named_choice().choice(&self.weights);
             speed(&predict(&self.weights, &choice, &machine, None))
         });
         Some(Row::new(

@@ -73,7 +73,7 @@ pub struct Args {
 
     /// How to read: uring, pread (threads, past the page cache), cached (threads, through it)
     /// [default: the best that works]
-    #[arg(long, value_name = "HOW", value_parser = method)]
+    #[arg(long, value_name = "HOW")]
     pub read_with: Option<Method>,
 
     /// Draw experts instead of asking the router, for models of random weights: uniform,
@@ -106,15 +106,6 @@ pub struct Args {
     #[arg(last = true, value_name = "PROGRAM", conflicts_with = "tokens",
           conflicts_with_all = OF_ENGINE)]
     pub program: Vec<std::ffi::OsString>,
-}
-
-fn method(text: &str) -> Result<Method, String> {
-    match text {
-        "uring" => Ok(Method::IoUringDirect),
-        "pread" => Ok(Method::PreadDirect),
-        "cached" => Ok(Method::PreadBuffered),
-        other => Err(format!("`{other}` is no way to read: uring, pread, cached")),
-    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -13,7 +13,7 @@ use crate::fixture::*;
 
 const PROMPT: &str = "To be, or not to be";
 /// Leaves the reports behind, which go with the launcher.
-const KEEPING: &str = r#""$@"; code=$?; cp "${TENSORSCOPE_FEED%/*}"/report-*.json . ; exit $code"#;
+const KEEPING: &str = r#""$@"; code=$?; cp "${TENSORSCOPE_FEED%/*}"/report-*.txt . ; exit $code"#;
 
 /// `run FLAGS -- PROGRAM`, to which its arguments can be added.
 fn run_program(folder: &Path, flags: &[&str], program: impl AsRef<std::ffi::OsStr>) -> Command {
@@ -128,7 +128,7 @@ fn check_large(shape: &str, share: f64) -> Report {
     fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .filter(|path| path.extension().is_some_and(|e| e == "txt"))
         .for_each(|path| fs::remove_file(path).unwrap());
     let memory = budget(&first[0], weights as u64);
     let reports = assert_same(

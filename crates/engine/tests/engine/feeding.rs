@@ -15,10 +15,11 @@ use engine::{
 use feed::{Distribution, Method, Props, Shares, Snapshot};
 use gguf::write::Split;
 use plan::{
-    Machine, Plan, Policy, Strategies, Use, Wanted, Weight,
+    Machine, Policy, Strategies, Use, Wanted, Weight,
     choose::{layers_of, pool_slot_bytes},
     weights_of,
 };
+use planfile::Plan;
 use synth::PRESETS;
 use trace::format::Phase;
 
@@ -35,7 +36,7 @@ fn props(plan: Option<Plan>) -> Props {
     Props {
         budget_bytes: 2 << 30,
         strategies: ALL,
-        plan,
+        plan: plan.map(|plan| plan.named_choice()),
         policy: Policy::Lru,
         block_bytes: 1 << 16,
         depth: 8,
