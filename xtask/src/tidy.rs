@@ -32,6 +32,8 @@ fn violations(root: &Path) -> Result<Vec<String>, String> {
     all.extend(crates::crates_depend_downwards(&tree));
     all.extend(crates::manifests_follow_the_workspace(&tree));
     all.extend(crates::heavy_crates_stay_apart(&tree));
+    all.extend(crates::the_agent_stays_small(&tree));
+    all.extend(crates::fixtures_are_for_tests(&tree));
     for source in &tree {
         all.extend(text::text_is_clean(source));
         if source.path.ends_with(".rs") {

@@ -150,6 +150,56 @@ pub fn heavy_crates_stay_apart(tree: &[Source]) -> Vec<String> {
     violations
 }
 
+/// What has no place in other people's programs, into which the agent is loaded: formats for
+/// people and the web, runtimes, query engines.
+const NOT_IN_THE_AGENT: &[&str] = &["serde_json", "csv", "clap", "tokio", "datafusion"];
+
+/// Follows the dependencies of `agent` from manifest to manifest.
+pub fn the_agent_stays_small(tree: &[Source]) -> Vec<String> {
+    let manifests: BTreeMap<&str, (&str, Manifest)> = tree
+        .iter()
+        .filter(|source| source.path.ends_with("/Cargo.toml"))
+        .map(|source| (&*source.path, manifest(&source.text)))
+        .map(|(path, manifest)| (manifest.name, (path, manifest)))
+        .collect();
+    let mut violations = Vec::new();
+    let mut reached = vec!["agent"];
+    let mut at = 0;
+    while let Some(&name) = reached.get(at) {
+        at += 1;
+        let Some((path, manifest)) = manifests.get(name) else {
+            continue;
+        };
+        for (line, dependency) in &manifest.dependencies {
+            if NOT_IN_THE_AGENT.contains(&&**dependency) {
+                violations.push(format!(
+                    "{path}:{line}: `{dependency}` would be linked into programs that are recorded: `agent` uses `{name}`"
+                ));
+            }
+            if !reached.contains(&&**dependency) {
+                reached.push(dependency);
+            }
+        }
+    }
+    violations
+}
+
+/// What only tests use is a dev-dependency, so that no program has it.
+pub fn fixtures_are_for_tests(tree: &[Source]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for source in tree.iter().filter(|s| s.path.ends_with("/Cargo.toml")) {
+        for (line, dependency) in manifest(&source.text).dependencies {
+            if dependency == "testing" {
+                violations.push(format!(
+                    "{}:{line}: `testing` is for tests: a dev-dependency",
+                    source.path
+                ));
+            }
+        }
+    }
+    violations
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +252,43 @@ mod tests {
         assert_eq!(
             check("crates/cli/Cargo.toml"),
             ["crates/cli/Cargo.toml:2: only crates/sql may use `store`"]
+        );
+    }
+
+    #[test]
+    fn what_the_agent_reaches_has_no_json() {
+        let crates = |feed: &str| {
+            let manifest = |name: &str, rest: &str| {
+                let text = format!("[package]\nname = \"{name}\"\n{rest}");
+                source(&format!("crates/{name}/Cargo.toml"), &text)
+            };
+            vec![
+                manifest("agent", "[dependencies]\nfeed.workspace = true\n"),
+                manifest("feed", feed),
+                manifest("cli", "[dependencies]\nserde_json.workspace = true\n"),
+            ]
+        };
+        let check = |feed: &str| the_agent_stays_small(&crates(feed));
+        assert!(check("[dependencies]\nlibc.workspace = true\n").is_empty());
+        assert!(check("[dev-dependencies]\nserde_json.workspace = true\n").is_empty());
+        assert_eq!(
+            check("[dependencies]\nserde_json = { workspace = true }\n"),
+            [
+                "crates/feed/Cargo.toml:4: `serde_json` would be linked into programs that are recorded: `agent` uses `feed`"
+            ]
+        );
+    }
+
+    #[test]
+    fn fixtures_are_dev_dependencies() {
+        let check = |section: &str| {
+            let text = format!("[{section}]\ntesting.workspace = true\n");
+            fixtures_are_for_tests(&[source("crates/a/Cargo.toml", &text)])
+        };
+        assert!(check("dev-dependencies").is_empty());
+        assert_eq!(
+            check("dependencies"),
+            ["crates/a/Cargo.toml:2: `testing` is for tests: a dev-dependency"]
         );
     }
 
