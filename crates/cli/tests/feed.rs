@@ -2,7 +2,7 @@
 //! program itself.
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, Output},
     sync::OnceLock,
 };
@@ -17,8 +17,7 @@ fn tensorscope(args: &[&str]) -> Output {
 }
 
 fn shipped(name: &str) -> String {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
-    models.join(name).display().to_string()
+    testing::models::shipped(name).display().to_string()
 }
 
 /// Models with weights of megabytes: about 100 MB each, written once.

@@ -3,15 +3,12 @@
 //! Golden files lie in `tests/golden`; `TENSORSCOPE_BLESS=1 cargo test` writes
 //! them anew.
 
-#[path = "../../gguf/tests/support/mod.rs"]
-mod support;
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use gguf::GgmlType;
-use support::{Builder, TensorSpec, dense, mixed, moe};
+use testing::gguf_bytes::{Builder, TensorSpec, dense, mixed, moe};
 
 /// A directory with model files, in which the program runs.
 struct Dir(tempfile::TempDir);

@@ -1,14 +1,12 @@
 //! `ingest`, `sql` and everything that is made from the tables and kept results.
 
-#[path = "../../trace/tests/fixture/mod.rs"]
-mod log;
-
 use std::{
     fs,
     path::Path,
     process::{Command, Output},
 };
 
+use testing::log;
 use trace::read::StreamEnd;
 
 const MODEL: &str = concat!(

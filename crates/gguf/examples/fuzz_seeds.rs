@@ -1,12 +1,9 @@
 //! Writes the seeds of the fuzz corpus: `cargo run -p gguf --example fuzz_seeds DIR`.
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
 use std::path::PathBuf;
 
 use gguf::GgmlType;
-use support::{Builder, dense, mixed, moe};
+use testing::gguf_bytes::{Builder, dense, mixed, moe};
 
 fn main() -> std::io::Result<()> {
     let directory = PathBuf::from(

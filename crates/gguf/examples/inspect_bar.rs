@@ -7,9 +7,6 @@
 //! Files are sparse and removed afterwards. Each command runs several times and
 //! the slowest run counts. Exit code 1 when a bar is missed.
 
-#[path = "../tests/support/mod.rs"]
-mod support;
-
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
@@ -18,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use gguf::GgmlType;
-use support::{Builder, string};
+use testing::gguf_bytes::{Builder, string};
 
 const RUNS: usize = 9;
 
@@ -164,7 +161,7 @@ fn many_tensors() -> Builder {
         ..Builder::default()
     };
     for index in 0..65_535u64 {
-        builder.tensors.push(support::TensorSpec {
+        builder.tensors.push(testing::gguf_bytes::TensorSpec {
             name: format!("blk.{index}.ffn_gate_exps.{index:030}").into_bytes(),
             dims: vec![32, 1, 1, 1],
             ty: 0,

@@ -1,12 +1,10 @@
 //! What the bytes mean: slices, heads, lookup, sums.
 
-mod support;
-
 use std::path::Path;
 
 use gguf::heads::{Boundary, HeadLayout, HeadRange};
 use gguf::{GgmlType, HeadRows, Model, Owner, Question, Summary};
-use support::{Builder, dense, mixed, moe};
+use testing::gguf_bytes::{Builder, dense, mixed, moe};
 
 fn read(builder: &Builder) -> Model {
     Model::from_bytes(Path::new("m.gguf"), &builder.build()).unwrap()

@@ -1,13 +1,11 @@
 //! The reader accepts what is valid and names what is not.
 
-mod support;
-
 use std::path::Path;
 
 use gguf::metadata::Value;
 use gguf::{Error, GgmlType, Model};
 use proptest::prelude::*;
-use support::{Builder, TensorSpec, dense, mixed, moe, string};
+use testing::gguf_bytes::{Builder, TensorSpec, dense, mixed, moe, string};
 
 fn read(builder: &Builder) -> gguf::Result<Model> {
     read_bytes(&builder.build())

@@ -5,9 +5,6 @@
 //! `cargo run --release -p index --example index_scale -- [ACCESSES] [FOLDER]`
 //! keeps the runs in FOLDER and uses them again; without it they are temporary.
 
-#[path = "../../store/tests/common/mod.rs"]
-mod common;
-
 use std::{
     hint::black_box,
     path::{Path, PathBuf},
@@ -34,11 +31,11 @@ fn main() {
     for (name, experts) in [("dense", None), ("moe", Some((64, 8)))] {
         let run = folder.join(format!("{name}-{accesses}"));
         if !run.exists() {
-            let shape = common::Shape {
+            let shape = testing::transformer::Shape {
                 layers: 32,
                 experts,
             };
-            let written = common::write_run(&run, shape, accesses);
+            let written = testing::transformer::write_run(&run, shape, accesses);
             println!("{name}: {written} accesses written");
         }
         measure(name, &run);

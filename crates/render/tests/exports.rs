@@ -4,8 +4,6 @@
 //! `TENSORSCOPE_BLESS=1 cargo test -p render` rewrites the golden files; read the
 //! difference before you commit it.
 
-#[path = "../../trace/tests/fixture/mod.rs"]
-mod fixture;
 mod golden;
 
 use std::{fs, path::Path};
@@ -20,6 +18,7 @@ use render::{
     rows::{Format, Table, write_rows},
 };
 use serde_json::Value;
+use testing::log;
 use trace::{
     format::{Phase, RecordKind, flags},
     read::{Evaluation, StreamEnd},
@@ -108,7 +107,7 @@ fn a_part_of_the_log_keeps_its_numbers() {
 #[test]
 fn damage_is_named_and_the_rest_exported() {
     let directory = tempfile::tempdir().unwrap();
-    fixture::small_log(directory.path(), 40, StreamEnd::Closed);
+    log::small_log(directory.path(), 40, StreamEnd::Closed);
     let segment = trace::segment::segment_path(directory.path(), 0, 1);
     let mut bytes = fs::read(&segment).unwrap();
     let middle = bytes.len() / 2;
@@ -164,7 +163,7 @@ fn evaluations() -> impl Strategy<Value = Vec<Evaluation>> {
             u64,
             (u8, Vec<i64>, Vec<u64>, usize),
         )| {
-            let mut evaluation = fixture::small_evaluation(number);
+            let mut evaluation = log::small_evaluation(number);
             evaluation.phase = Phase::from_u8(phase);
             evaluation.begin_nanos = now;
             for (step, nanos) in nanos.into_iter().enumerate() {
@@ -188,16 +187,12 @@ fn evaluations() -> impl Strategy<Value = Vec<Evaluation>> {
 }
 
 fn write_log(directory: &Path, evaluations: &[Evaluation]) {
-    let (definitions, template) = fixture::small_graph();
-    let (_status, log, mut appender) = fixture::open(directory, fixture::SEGMENT_BYTES);
-    assert!(fixture::define(&mut appender, &definitions));
+    let (definitions, template) = log::small_graph();
+    let (_status, log, mut appender) = log::open(directory, log::SEGMENT_BYTES);
+    assert!(log::define(&mut appender, &definitions));
     for evaluation in evaluations {
-        let body = fixture::body(&template, evaluation);
-        assert!(fixture::append(
-            &mut appender,
-            RecordKind::Evaluation,
-            &body
-        ));
+        let body = log::body(&template, evaluation);
+        assert!(log::append(&mut appender, RecordKind::Evaluation, &body));
     }
     log.finish(appender).unwrap();
 }

@@ -1,16 +1,13 @@
 //! The program as `tensorscope` starts it.
 
-#[path = "../../store/tests/common/mod.rs"]
-mod common;
-
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Command, Stdio},
 };
 
-use common::{Shape, write_run};
 use serde_json::{Value, json};
+use testing::transformer::{Shape, write_run};
 
 const SHAPE: Shape = Shape {
     layers: 2,

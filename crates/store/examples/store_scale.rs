@@ -6,14 +6,11 @@
 //!
 //! Prints a line per figure, with the bar it has to reach.
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
 use std::{fs, path::PathBuf, time::Instant};
 
-use common::{Shape, write_run};
 use rundir::Run;
 use store::{Format, Session, ingest, views, write_query};
+use testing::transformer::{Shape, write_run};
 
 fn main() {
     let mut args = std::env::args().skip(1);

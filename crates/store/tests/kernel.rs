@@ -1,6 +1,5 @@
 //! What the kernel did underneath, as tables, against a naive join.
 
-mod common;
 mod kernel_logs;
 mod naive;
 
@@ -204,7 +203,7 @@ const KERNEL_VIEWS: [&str; 6] = [
 fn tables_and_views_are_empty_when_nothing_was_recorded() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("log")).unwrap();
-    common::fixture::small_log(&folder.path().join("log"), 5, StreamEnd::Closed);
+    testing::log::small_log(&folder.path().join("log"), 5, StreamEnd::Closed);
     let run = Run::open(folder.path()).unwrap();
     let report = make_tables(&run);
     let session = Session::open(&[folder.path()]).unwrap();

@@ -1,18 +1,17 @@
 //! SQL over real tables: one run, several, and runs that are not right.
 
-mod common;
 mod kernel_logs;
 
 use std::{fs, path::Path};
 
-use common::fixture;
 use rundir::Run;
 use store::{Format, Session, StoreError, ingest, views, write_query};
+use testing::log;
 use trace::read::StreamEnd;
 
 fn make_run(path: &Path, evaluations: u64) {
     fs::create_dir_all(path.join("log")).unwrap();
-    fixture::small_log(&path.join("log"), evaluations, StreamEnd::Closed);
+    log::small_log(&path.join("log"), evaluations, StreamEnd::Closed);
     ingest(&Run::open(path).unwrap(), &mut |_| ()).unwrap();
 }
 
@@ -163,7 +162,7 @@ fn missing_truncated_and_foreign_tables_are_named() {
         assert!(error.contains("tensorscope ingest"), "{error}");
     };
     fs::create_dir_all(folder.path().join("log")).unwrap();
-    fixture::small_log(&folder.path().join("log"), 3, StreamEnd::Closed);
+    log::small_log(&folder.path().join("log"), 3, StreamEnd::Closed);
     check("has no tables");
     let run = Run::open(folder.path()).unwrap();
     let again = || ingest(&run, &mut |_| ()).unwrap();

@@ -1,20 +1,18 @@
 //! Tables against the naive expansion of the same log.
 
-mod common;
 mod naive;
 
 use std::{fs, path::Path};
 
-use common::{
-    Shape,
-    fixture::{self, append, body, define, small_evaluation, small_graph},
-    write_run,
-};
 use naive::{expected_rows, table_rows};
 use proptest::prelude::*;
 use reader::summary::summarise;
 use rundir::Run;
 use store::{StoreError, TablesState, ingest, schema, tables_state};
+use testing::{
+    log::{self, append, body, define, small_evaluation, small_graph},
+    transformer::{Shape, write_run},
+};
 use trace::{
     format::{Phase, RecordKind, flags},
     read::{Evaluation, StreamEnd},
@@ -25,7 +23,7 @@ use trace::{
 
 fn small_run(path: &Path, evaluations: u64, end: StreamEnd) -> Run {
     fs::create_dir_all(path.join("log")).unwrap();
-    fixture::small_log(&path.join("log"), evaluations, end);
+    log::small_log(&path.join("log"), evaluations, end);
     Run::open(path).unwrap()
 }
 
@@ -154,7 +152,7 @@ fn a_killed_recording_is_ingested_up_to_its_last_whole_evaluation() {
     let folder = tempfile::tempdir().unwrap();
     let run = small_run(folder.path(), 100, StreamEnd::Closed);
     // Cut the stream within its last evaluation.
-    let last = fixture::segment_count(&run.log_directory()) - 1;
+    let last = log::segment_count(&run.log_directory()) - 1;
     let path = segment_path(&run.log_directory(), 0, last);
     let bytes = fs::read(&path).unwrap();
     fs::write(&path, &bytes[..bytes.len() - 8 * 7]).unwrap();
@@ -194,7 +192,7 @@ fn a_region_that_no_table_can_hold_is_damage_and_not_a_number() {
     let (mut definitions, mut template) = small_graph();
     template.steps[3].accesses[0].region = Region::Fixed(Strided::range(1 << 63, 16));
     *definitions.last_mut().unwrap() = Definition::Template(template.clone());
-    let (_status, log, mut appender) = fixture::open(&log_directory, fixture::SEGMENT_BYTES);
+    let (_status, log, mut appender) = log::open(&log_directory, log::SEGMENT_BYTES);
     assert!(define(&mut appender, &definitions));
     assert!(append(
         &mut appender,
@@ -338,7 +336,7 @@ proptest! {
         let (mut definitions, _) = small_graph();
         definitions.pop();
         definitions.extend(templates.iter().cloned().map(Definition::Template));
-        let (_status, log, mut appender) = fixture::open(&log_directory, fixture::SEGMENT_BYTES);
+        let (_status, log, mut appender) = log::open(&log_directory, log::SEGMENT_BYTES);
         prop_assert!(define(&mut appender, &definitions));
         for (number, &(template, seed, phase)) in evaluations.iter().enumerate() {
             let template = template % templates.len();

@@ -1,9 +1,16 @@
-//! Small model files for tests.
+//! Small model files: made here of zeros, and the trained ones that are shipped.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use gguf::write::{Existing, MetadataBuilder, Plan, Split, TensorSpec};
 use gguf::{GgmlType, Model};
+
+/// A file of `models/`.
+pub fn shipped(name: &str) -> PathBuf {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    std::fs::canonicalize(models.join(name)).unwrap()
+}
 
 type Tensors<'a> = &'a [(&'a str, &'a [u64])];
 

@@ -1,18 +1,16 @@
 //! Logs that were damaged, mixed up or written by somebody else: said so, and never
 //! a wrong value.
 
-mod fixture;
-
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
     path::Path,
 };
 
-use fixture::{
+use proptest::{collection::vec, prelude::*};
+use testing::log::{
     append, body, define, open, read, segment_count, small_evaluation, small_graph, small_log,
 };
-use proptest::{collection::vec, prelude::*};
 use trace::{
     format::{RecordKind, SEGMENT_HEADER_BYTES, VERSION},
     read::{Evaluation, ReadError, StreamEnd, streams},

@@ -1,10 +1,7 @@
 //! A disk that fills up and a directory that vanishes: recording ends, says so,
 //! and what was recorded before stays.
 
-mod fixture;
-
 use std::{
-    ffi::CString,
     path::Path,
     sync::{
         Arc,
@@ -12,7 +9,10 @@ use std::{
     },
 };
 
-use fixture::{append, body, define, read, small_evaluation, small_graph};
+use testing::{
+    log::{self, append, body, define, read, small_evaluation, small_graph},
+    mount::Mount,
+};
 use trace::{
     append::Log,
     format::RecordKind,
@@ -22,55 +22,14 @@ use trace::{
 
 const SEGMENT_BYTES: usize = 16 << 10;
 
-/// A file system of its own that holds `kib` KiB; `None` where that is not allowed.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount(kib: usize) -> Option<SmallDisk> {
-        let directory = tempfile::tempdir().unwrap();
-        let c = |text: &str| CString::new(text).unwrap();
-        let (kind, target) = (c("tmpfs"), c(directory.path().to_str().unwrap()));
-        let options = c(&format!("size={kib}k"));
-        // SAFETY: NUL-terminated strings that outlive the call.
-        let result = unsafe {
-            libc::mount(
-                kind.as_ptr(),
-                target.as_ptr(),
-                kind.as_ptr(),
-                0,
-                options.as_ptr().cast(),
-            )
-        };
-        if result != 0 {
-            eprintln!(
-                "skipped: cannot mount a small tmpfs: {}",
-                std::io::Error::last_os_error()
-            );
-            return None;
-        }
-        Some(SmallDisk(directory))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let target = CString::new(self.path().to_str().unwrap()).unwrap();
-        // SAFETY: a NUL-terminated string; we mounted it.
-        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
-    }
-}
-
 #[test]
 fn a_full_disk_ends_recording_and_keeps_what_was_recorded() {
-    let Some(disk) = SmallDisk::mount(160) else {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = Mount::new(folder.path().join("disk"), "size=160k") else {
         return;
     };
     let failures = Arc::new(AtomicU32::new(0));
-    let status_path = disk.path().join("status");
+    let status_path = disk.0.join("status");
     let status = Arc::new(StatusPage::create(&status_path).unwrap());
     let told = failures.clone();
     let on_failure = Box::new(move |error: &std::io::Error| {
@@ -78,7 +37,7 @@ fn a_full_disk_ends_recording_and_keeps_what_was_recorded() {
         told.fetch_add(1, Ordering::Relaxed);
     });
     let (log, mut appender) =
-        Log::create_sized(disk.path(), 0, status.clone(), on_failure, SEGMENT_BYTES).unwrap();
+        Log::create_sized(&disk.0, 0, status.clone(), on_failure, SEGMENT_BYTES).unwrap();
     let (definitions, template) = small_graph();
     assert!(define(&mut appender, &definitions));
     let mut written = 0;
@@ -106,7 +65,7 @@ fn a_full_disk_ends_recording_and_keeps_what_was_recorded() {
     // 160 KiB: a page of status and nine segments.
     let record_words = body(&template, &small_evaluation(0)).len() + 4;
     assert!(written as usize * record_words * 8 > 8 * SEGMENT_BYTES);
-    let contents = read(disk.path()).unwrap();
+    let contents = read(&disk.0).unwrap();
     assert_eq!(
         contents.evaluations,
         (0..written).map(small_evaluation).collect::<Vec<_>>()
@@ -129,11 +88,12 @@ fn a_full_disk_ends_recording_and_keeps_what_was_recorded() {
 
 #[test]
 fn a_disk_too_small_from_the_start_is_an_error_at_once() {
-    let Some(disk) = SmallDisk::mount(24) else {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = Mount::new(folder.path().join("disk"), "size=24k") else {
         return;
     };
-    let status = Arc::new(StatusPage::create(&disk.path().join("status")).unwrap());
-    let result = Log::create_sized(disk.path(), 0, status, Box::new(|_| ()), SEGMENT_BYTES);
+    let status = Arc::new(StatusPage::create(&disk.0.join("status")).unwrap());
+    let result = Log::create_sized(&disk.0, 0, status, Box::new(|_| ()), SEGMENT_BYTES);
     assert_eq!(
         result.err().and_then(|error| error.raw_os_error()),
         Some(libc::ENOSPC)
@@ -150,7 +110,7 @@ fn remove(directory: &Path) {
 #[test]
 fn a_removed_directory_ends_recording() {
     let directory = tempfile::tempdir().unwrap();
-    let (status, log, mut appender) = fixture::open(directory.path(), SEGMENT_BYTES);
+    let (status, log, mut appender) = log::open(directory.path(), SEGMENT_BYTES);
     let (definitions, template) = small_graph();
     assert!(define(&mut appender, &definitions));
     remove(directory.path());
@@ -170,7 +130,7 @@ fn a_removed_directory_ends_recording() {
 #[test]
 fn a_short_recording_notices_a_removed_directory_at_its_end() {
     let directory = tempfile::tempdir().unwrap();
-    let (status, log, mut appender) = fixture::open(directory.path(), SEGMENT_BYTES);
+    let (status, log, mut appender) = log::open(directory.path(), SEGMENT_BYTES);
     assert!(define(&mut appender, &small_graph().0));
     remove(directory.path());
     let error = log.finish(appender).unwrap_err();

@@ -1,10 +1,9 @@
 //! Accesses of an evaluation against a naive reading of what a region says.
 
-mod fixture;
-
 use std::collections::BTreeSet;
 
 use proptest::{collection::vec, prelude::*};
+use testing::log;
 use trace::{
     expand::{Access, Route, count_accesses, for_each_access, for_each_route},
     read::Evaluation,
@@ -51,7 +50,7 @@ fn graph(indexed: Indexed<u32>, kind: CaptureKind, count: [u64; 3]) -> Template 
 }
 
 fn evaluation(values: Vec<i64>) -> Evaluation {
-    let mut evaluation = fixture::small_evaluation(1);
+    let mut evaluation = log::small_evaluation(1);
     evaluation.step_nanos = vec![1];
     evaluation.captures = vec![values];
     evaluation
@@ -194,8 +193,8 @@ fn a_transposed_cache_column_is_one_access() {
 
 #[test]
 fn routes_pair_ids_with_weights() {
-    let (_, template) = fixture::small_graph();
-    let evaluation = fixture::small_evaluation(1);
+    let (_, template) = log::small_graph();
+    let evaluation = log::small_evaluation(1);
     let mut routes = Vec::new();
     for_each_route(&template, &evaluation, |route| routes.push(route));
     let route = |token, rank, expert, weight: f32| Route {
@@ -218,8 +217,8 @@ fn routes_pair_ids_with_weights() {
 
 #[test]
 fn routes_of_the_last_layer_belong_to_the_tokens_that_are_output() {
-    let (_, mut template) = fixture::small_graph();
-    let mut evaluation = fixture::small_evaluation(1);
+    let (_, mut template) = log::small_graph();
+    let mut evaluation = log::small_evaluation(1);
     // Three tokens, of which the first and the last are output.
     evaluation.captures[0] = vec![7, 8, 9];
     template.captures[2].kind = CaptureKind::OutputRows;

@@ -1,8 +1,6 @@
 //! Logs that are followed while they grow: a reader that goes on where it stood
 //! finds what one that starts anew finds, and each thing once.
 
-mod fixture;
-
 use std::{
     fs::{self, OpenOptions},
     os::unix::fs::FileExt,
@@ -10,11 +8,11 @@ use std::{
     sync::LazyLock,
 };
 
-use fixture::{
+use proptest::{collection::vec, prelude::*};
+use testing::log::{
     SEGMENT_BYTES, append, body, define, open, read, segment_count, small_evaluation, small_graph,
     small_log,
 };
-use proptest::{collection::vec, prelude::*};
 use trace::{
     append::SEGMENTS_AHEAD,
     format::{RecordKind, SEGMENT_HEADER_BYTES},

@@ -5,15 +5,13 @@
 //! golden every` writes the folder of the current version anew; one of an earlier
 //! version is never touched.
 
-mod fixture;
-
 use std::{
     fmt::Write,
     fs,
     path::{Path, PathBuf},
 };
 
-use fixture::{append, body_coded, define, open, read, small_evaluation, small_graph};
+use testing::log::{append, body_coded, define, open, read, small_evaluation, small_graph};
 use trace::{
     expand::{for_each_access, for_each_route},
     format::{RecordKind, VERSION, flags},

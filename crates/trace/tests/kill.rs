@@ -1,7 +1,5 @@
 //! `kill -9` of a process that records as fast as it can.
 
-mod fixture;
-
 use std::{
     fs::OpenOptions,
     os::unix::fs::FileExt,
@@ -9,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use fixture::{begin, body, define, open, read, small_evaluation, small_graph};
+use testing::log::{begin, body, define, open, read, small_evaluation, small_graph};
 use trace::{
     format::RecordKind,
     read::{ReadError, StreamEnd},

@@ -1,15 +1,13 @@
 //! Logs written to real segment files and read back: whole, cut off, and while they
 //! grow.
 
-mod fixture;
-
 use std::{fs, path::Path};
 
-use fixture::{
+use proptest::{collection::vec, prelude::*};
+use testing::log::{
     SEGMENT_BYTES, append, body, body_coded, define, open, read, segment_count, small_evaluation,
     small_graph, small_log,
 };
-use proptest::{collection::vec, prelude::*};
 use trace::{
     append::SEGMENTS_AHEAD,
     format::{RecordKind, SEGMENT_HEADER_BYTES},

@@ -1,8 +1,6 @@
 //! Streams of processes that were killed are closed afterwards.
 
-mod fixture;
-
-use fixture::{SEGMENT_BYTES, open, read, segment_count, small_evaluation, small_log};
+use testing::log::{SEGMENT_BYTES, open, read, segment_count, small_evaluation, small_log};
 use trace::{
     control::{Bounds, Control, Stop},
     format::RecordKind,

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use rundir::Condition;
 
-use crate::{fixture::*, mount::Mount};
+use testing::mount::Mount;
+
+use crate::fixture::*;
 
 fn record(folder: &Path, output: &str, args: &[&str], model: &Path) -> std::process::Output {
     record_generate(folder, &["-o", output], args, model, &["hello"])

@@ -16,6 +16,7 @@ use std::{
 
 use reader::summary::{Summary, summarise};
 use rundir::{Condition, Run};
+use testing::models::shipped;
 use trace::{
     read::{Definitions, Evaluation, Event, StreamEnd, StreamReader, streams},
     template::{CaptureKind, Template},
@@ -30,11 +31,6 @@ pub fn dense() -> PathBuf {
 
 pub fn moe() -> PathBuf {
     shipped("shakespeare-moe.gguf")
-}
-
-fn shipped(name: &str) -> PathBuf {
-    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
-    fs::canonicalize(models.join(name)).unwrap()
 }
 
 /// tests/attach/generate.c, linked to a libllama.so beside it.

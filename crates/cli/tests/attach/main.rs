@@ -13,8 +13,6 @@ mod environment;
 mod feeding;
 mod fixture;
 mod models;
-#[path = "../shared/mount.rs"]
-mod mount;
 mod refusals;
 mod repack;
 mod same;

@@ -7,7 +7,9 @@ use std::{
 
 use rundir::Condition;
 
-use crate::{fixture::*, mount::Mount};
+use testing::mount::Mount;
+
+use crate::fixture::*;
 
 /// Some 28 KB of log per token, so that a few hundred tokens fill two segments.
 fn many_layers(folder: &Path) -> PathBuf {

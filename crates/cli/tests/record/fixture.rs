@@ -8,16 +8,11 @@ use std::{
 
 use reader::summary::{Summary, summarise};
 use rundir::Run;
+pub use testing::models::shipped;
 use trace::{
     read::{Evaluation, Event, StreamEnd, StreamReader},
     template::{CaptureKind, Template},
 };
-
-pub fn shipped(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../models")
-        .join(name)
-}
 
 pub fn dense() -> PathBuf {
     shipped("shakespeare-dense.gguf")

@@ -6,8 +6,6 @@ mod fixture;
 mod input;
 mod kill;
 mod measure;
-#[path = "../shared/mount.rs"]
-mod mount;
 mod options;
 mod sanity;
 mod terminal;

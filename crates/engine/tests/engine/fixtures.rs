@@ -16,17 +16,12 @@ use engine::{
 };
 use gguf::write::{Existing, Split};
 use synth::{Preset, Recipe, Shape, Size};
+pub use testing::models::shipped;
 use trace::{
     format::Phase,
     read::{Evaluation, Event, StreamEnd, StreamReader},
     template::Template,
 };
-
-pub fn shipped(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../models")
-        .join(name)
-}
 
 /// Whoever computes holds this: two tests that compute at once on two cores spend
 /// most of their time waiting for each other's threads.

@@ -1,15 +1,13 @@
 //! Random small logs with one of everything, and a naive reading of them.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-#[path = "../../../trace/tests/fixture/mod.rs"]
-pub mod fixture;
-
 pub mod case;
 pub mod reference;
 
 use std::{path::Path, sync::Arc};
 
 pub use support::random::Random;
+pub use testing::log as fixture;
 use trace::{
     append::Log,
     format::{Phase, RecordKind},

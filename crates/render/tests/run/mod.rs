@@ -1,9 +1,6 @@
 //! Runs of a small model, written as a recorder would.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-#[path = "../../../trace/tests/fixture/mod.rs"]
-pub mod fixture;
-
 use std::path::Path;
 
 use analysis::{
@@ -14,6 +11,7 @@ use analysis::{
 };
 use index::RunIndex;
 use render::plots::ReportInput;
+use testing::log;
 use trace::{
     format::{Phase, RecordKind},
     read::Evaluation,
@@ -100,17 +98,13 @@ fn write(directory: &Path, model: Model, tokens: u64) {
         text: HOSTILE_TOKEN.as_bytes().to_vec(),
     });
     definitions.extend(templates.iter().cloned().map(Definition::Template));
-    let (status, log, mut appender) = fixture::open(directory, 1 << 16);
-    assert!(fixture::define(&mut appender, &definitions));
+    let (status, log, mut appender) = log::open(directory, 1 << 16);
+    assert!(log::define(&mut appender, &definitions));
     for number in 0..tokens - PROMPT + 1 {
         let which = usize::from(number > 0);
         let evaluation = evaluation(&templates[which], which as u32, number);
-        let body = fixture::body(&templates[which], &evaluation);
-        assert!(fixture::append(
-            &mut appender,
-            RecordKind::Evaluation,
-            &body
-        ));
+        let body = log::body(&templates[which], &evaluation);
+        assert!(log::append(&mut appender, RecordKind::Evaluation, &body));
     }
     log.finish(appender).unwrap();
     status.set_state(trace::status::State::Complete);

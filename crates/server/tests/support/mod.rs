@@ -2,9 +2,6 @@
 //! what it is told.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-#[path = "../../../trace/tests/fixture/mod.rs"]
-mod fixture;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -29,6 +26,7 @@ use server::{
     Viewer,
 };
 use tempfile::TempDir;
+use testing::log;
 use trace::{
     append::{Appender, Log},
     format::{Phase, RecordKind},
@@ -75,7 +73,7 @@ impl Recording {
         };
         let path = folder.path().join("run");
         let directory = RunDirectory::create(&path, &metadata, None).unwrap();
-        let (mut definitions, template) = fixture::small_graph();
+        let (mut definitions, template) = log::small_graph();
         for definition in &mut definitions {
             match definition {
                 Definition::Text(text) if text == b"token_embd.weight" => {
@@ -85,8 +83,8 @@ impl Recording {
                 _ => {}
             }
         }
-        let (status, log, mut appender) = fixture::open(&directory.log_directory(), 1 << 20);
-        assert!(fixture::define(&mut appender, &definitions));
+        let (status, log, mut appender) = log::open(&directory.log_directory(), 1 << 20);
+        assert!(log::define(&mut appender, &definitions));
         Recording {
             folder,
             path,
@@ -128,8 +126,8 @@ impl Recording {
             token_phases: Vec::new(),
             origins: None,
         };
-        let body = fixture::body(&self.template, &evaluation);
-        assert!(fixture::append(
+        let body = log::body(&self.template, &evaluation);
+        assert!(log::append(
             &mut self.appender,
             RecordKind::Evaluation,
             &body

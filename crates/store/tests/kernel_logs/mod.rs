@@ -32,7 +32,7 @@ use trace::{
     template::{CaptureKind, Definition, FilePlace, Template, TensorKind},
 };
 
-use crate::common::fixture::{self, append, body, define, small_evaluation, small_graph};
+use testing::log::{self, append, body, define, small_evaluation, small_graph};
 
 pub const PAGE_BYTES: u64 = 4096;
 
@@ -142,13 +142,13 @@ fn write_log(log_directory: &Path, model: &Model, evaluations: u64) {
     }
     let single = single_token(&template);
     definitions.push(Definition::Template(single.clone()));
-    let (status, log, mut appender) = fixture::open(log_directory, fixture::SEGMENT_BYTES);
+    let (status, log, mut appender) = log::open(log_directory, log::SEGMENT_BYTES);
     let (second, mut second_appender) = Log::create_sized(
         log_directory,
         1,
         status,
         Box::new(|_| ()),
-        fixture::SEGMENT_BYTES,
+        log::SEGMENT_BYTES,
     )
     .unwrap();
     assert!(define(&mut appender, &definitions));

@@ -1,11 +1,6 @@
 //! Synthetic runs: the graph of a transformer, evaluated as often as one likes.
 //!
-//! Shared by the tests and by `examples/store_scale.rs`. Writes with crate `trace`'s own
-//! writer, through the fixture of its tests.
-#![allow(dead_code, reason = "each user takes a part of it")]
-
-#[path = "../../../trace/tests/fixture/mod.rs"]
-pub mod fixture;
+//! For tests, and for examples that measure.
 
 use std::path::Path;
 
@@ -16,6 +11,8 @@ use trace::{
     region::{IndexOrder, Indexed, Region, Strided},
     template::*,
 };
+
+use crate::log;
 
 /// Dimensions of the model.
 #[derive(Clone, Copy, Debug)]
@@ -41,8 +38,8 @@ pub fn write_run(run: &Path, shape: Shape, accesses: u64) -> u64 {
         .collect();
     let mut definitions = graph.definitions();
     definitions.extend(templates.iter().cloned().map(Definition::Template));
-    let (status, log, mut appender) = fixture::open(&log_directory, trace::append::SEGMENT_BYTES);
-    assert!(fixture::define(&mut appender, &definitions));
+    let (status, log, mut appender) = log::open(&log_directory, trace::append::SEGMENT_BYTES);
+    assert!(log::define(&mut appender, &definitions));
     let mut random = 0x1234_5678_9abc_def1u64;
     let mut total = 0;
     let mut number = 0;
@@ -59,12 +56,8 @@ pub fn write_run(run: &Path, shape: Shape, accesses: u64) -> u64 {
             &mut random,
         );
         total += count_accesses(&templates[template], &evaluation);
-        let body = fixture::body(&templates[template], &evaluation);
-        assert!(fixture::append(
-            &mut appender,
-            RecordKind::Evaluation,
-            &body
-        ));
+        let body = log::body(&templates[template], &evaluation);
+        assert!(log::append(&mut appender, RecordKind::Evaluation, &body));
         number += 1;
     }
     log.finish(appender).unwrap();

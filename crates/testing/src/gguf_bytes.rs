@@ -1,5 +1,4 @@
 //! Builds GGUF bytes for tests, right or wrong, independently of the writer.
-#![allow(dead_code)]
 
 use gguf::GgmlType;
 

@@ -1,4 +1,4 @@
-//! A small disk to fill, for the tests of both ways of recording.
+//! A small disk to fill.
 
 use std::{path::PathBuf, process::Command};
 
@@ -22,6 +22,6 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).status();
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
