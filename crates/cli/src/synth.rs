@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use gguf::write::{Existing, Plan, Split, WriteError};
+use gguf::write::{Existing, Layout, Split, WriteError};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use synth::{Model, PRESETS, Recipe, Size, SynthError};
@@ -132,7 +132,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Err(error) => return Err(error.into()),
     }
     let seconds = start.elapsed().as_secs_f64();
-    let bytes_per_second = (job.plan.size_bytes() as f64 / seconds) as u64;
+    let bytes_per_second = (job.layout.size_bytes() as f64 / seconds) as u64;
     result["written"] = json!(true);
     result["seconds"] = json!((seconds * 1e3).round() / 1e3);
     result["bytes_per_second"] = json!(bytes_per_second);
@@ -150,7 +150,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 struct Job {
     preset: &'static str,
     model: Model,
-    plan: Plan,
+    layout: Layout,
     existing: Existing,
     notices: Vec<String>,
 }
@@ -176,12 +176,12 @@ impl Job {
         let model = recipe.model()?;
         let default_name = PathBuf::from(format!("{}.gguf", recipe.preset.name));
         let path = args.output.as_deref().unwrap_or(&default_name);
-        let plan = model.plan(path, args.split.unwrap_or(Split::Whole))?;
+        let layout = model.layout(path, args.split.unwrap_or(Split::Whole))?;
         Ok(Job {
             preset: recipe.preset.name,
             notices: notices(&recipe, &model),
             model,
-            plan,
+            layout,
             existing: if args.force {
                 Existing::Replace
             } else {
@@ -198,7 +198,7 @@ impl Job {
 
     /// The line for people.
     fn summary(&self) -> String {
-        let files = match self.plan.files() {
+        let files = match self.layout.files() {
             [_] => "1 file".to_owned(),
             many => format!("{} files", many.len()),
         };
@@ -207,13 +207,13 @@ impl Job {
             count_text(self.model.parameters()),
             self.model.shape.layers,
             self.model.tensors.len(),
-            bytes_text(self.plan.size_bytes()),
+            bytes_text(self.layout.size_bytes()),
         )
     }
 
     fn describe(&self) -> Value {
         let files: Vec<Value> = self
-            .plan
+            .layout
             .files()
             .iter()
             .map(|file| {
@@ -234,7 +234,7 @@ impl Job {
             "seed": self.model.seed,
             "parameters": self.model.parameters(),
             "tensors": self.model.tensors.len(),
-            "size_bytes": self.plan.size_bytes(),
+            "size_bytes": self.layout.size_bytes(),
             "files": files,
             "notices": self.notices,
         })
@@ -242,12 +242,12 @@ impl Job {
 
     /// Finds a missing folder or a full disk at second 0.
     fn check_disk(&self) -> anyhow::Result<()> {
-        let path = &self.plan.files()[0].path;
+        let path = &self.layout.files()[0].path;
         if path.is_dir() {
             bail!("{}: is a folder; name a file in it", path.display());
         }
         if self.existing == Existing::Refuse
-            && let Some(path) = self.plan.existing()
+            && let Some(path) = self.layout.existing()
         {
             bail!(
                 "{}: the file exists already; --force replaces it",
@@ -265,12 +265,12 @@ impl Job {
                 folder.display()
             )
         })?;
-        if free_bytes < self.plan.size_bytes() {
+        if free_bytes < self.layout.size_bytes() {
             bail!(
                 "{}: needs {}, but the disk of {} has {} free; try fewer --layers, a smaller \
                  --type, or another disk",
                 path.display(),
-                bytes_text(self.plan.size_bytes()),
+                bytes_text(self.layout.size_bytes()),
                 folder.display(),
                 bytes_text(free_bytes),
             );
@@ -283,14 +283,14 @@ impl Job {
         let bar = if quiet || !std::io::stderr().is_terminal() {
             ProgressBar::hidden()
         } else {
-            ProgressBar::new(self.plan.size_bytes()).with_style(
+            ProgressBar::new(self.layout.size_bytes()).with_style(
                 ProgressStyle::with_template(
                     "{wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
                 )
                 .unwrap_or_else(|_| ProgressStyle::default_bar()),
             )
         };
-        let result = self.model.write(&self.plan, self.existing, |bytes| {
+        let result = self.model.write(&self.layout, self.existing, |bytes| {
             bar.inc(bytes);
             if signals::stop_asked() {
                 ControlFlow::Break(())
@@ -334,7 +334,7 @@ fn print_result(args: &Args, job: &Job, result: &Value, line: &str) {
     if args.json {
         println!("{result:#}");
     } else {
-        println!("{}: {line}", job.plan.files()[0].path.display());
+        println!("{}: {line}", job.layout.files()[0].path.display());
     }
 }
 
@@ -343,11 +343,11 @@ fn list(as_json: bool) -> anyhow::Result<ExitCode> {
     for preset in PRESETS {
         let mut recipe = Recipe::new(preset.name)?;
         let full = recipe.model()?;
-        let size_bytes = full.plan(Path::new("x.gguf"), Split::Whole)?.size_bytes();
+        let size_bytes = full.layout(Path::new("x.gguf"), Split::Whole)?.size_bytes();
         recipe.size = Size::Tiny;
         let tiny_bytes = recipe
             .model()?
-            .plan(Path::new("x.gguf"), Split::Whole)?
+            .layout(Path::new("x.gguf"), Split::Whole)?
             .size_bytes();
         rows.push((preset, full, size_bytes, tiny_bytes));
     }

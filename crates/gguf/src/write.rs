@@ -3,10 +3,10 @@
 //!
 //! The order of work, and the promises it keeps:
 //!
-//! 1. [`Plan::new`] lays every file out from metadata and tensor shapes alone:
+//! 1. [`Layout::new`] lays every file out from metadata and tensor shapes alone:
 //!    sizes and offsets are known before anything is created, so that a caller
 //!    can ask for the space (or print it) first.
-//! 2. [`Plan::write`] refuses existing targets unless told to replace them,
+//! 2. [`Layout::write`] refuses existing targets unless told to replace them,
 //!    and creates each file under a temporary name beside its target.
 //! 3. Tensor data comes from the caller, tensor by tensor in file order,
 //!    through a [`TensorSink`] that takes exactly the bytes the header claims.
@@ -129,23 +129,23 @@ pub enum Existing {
 
 /// One file of the set.
 #[derive(Debug, Clone)]
-pub struct FilePlan {
+pub struct FileLayout {
     pub path: PathBuf,
     pub size_bytes: u64,
-    /// Which of the plan's tensors it holds.
+    /// Which of the layout's tensors it holds.
     pub tensors: Range<usize>,
     header: Vec<u8>,
 }
 
 /// The complete layout of a model that is not written yet.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    files: Vec<FilePlan>,
+pub struct Layout {
+    files: Vec<FileLayout>,
     tensors: Vec<TensorSpec>,
     alignment_bytes: u64,
 }
 
-impl Plan {
+impl Layout {
     /// Lays the files out. With a split, `path` gives the name of the set:
     /// `model.gguf` becomes `model-00001-of-00003.gguf` and so on, also when
     /// everything fits in one file, so that the name is predictable.
@@ -154,7 +154,7 @@ impl Plan {
         metadata: &MetadataBuilder,
         tensors: Vec<TensorSpec>,
         split: Split,
-    ) -> Result<Plan, WriteError> {
+    ) -> Result<Layout, WriteError> {
         let alignment_bytes = metadata.alignment()?;
         let sizes = tensors
             .iter()
@@ -197,21 +197,21 @@ impl Plan {
                 &sizes[range.clone()],
                 alignment_bytes,
             );
-            files.push(FilePlan {
+            files.push(FileLayout {
                 path: file_path,
                 size_bytes: header.len() as u64 + data_bytes,
                 tensors: range,
                 header,
             });
         }
-        Ok(Plan {
+        Ok(Layout {
             files,
             tensors,
             alignment_bytes,
         })
     }
 
-    pub fn files(&self) -> &[FilePlan] {
+    pub fn files(&self) -> &[FileLayout] {
         &self.files
     }
 
@@ -256,9 +256,9 @@ impl Plan {
             return Err(WriteError::Invalid(why));
         }
         let mut finished = Vec::with_capacity(self.files.len());
-        for plan in &self.files {
-            let (mut file, temporary) = Temporary::create(&plan.path)?;
-            self.write_file(plan, &mut file, &mut fill)?;
+        for layout in &self.files {
+            let (mut file, temporary) = Temporary::create(&layout.path)?;
+            self.write_file(layout, &mut file, &mut fill)?;
             // The data must be on the disk before its name is.
             file.sync_all()
                 .map_err(|source| temporary.error("finish writing", source))?;
@@ -271,17 +271,17 @@ impl Plan {
 
     fn write_file(
         &self,
-        plan: &FilePlan,
+        layout: &FileLayout,
         file: &mut File,
         fill: &mut impl FnMut(usize, &mut TensorSink<'_>) -> io::Result<()>,
     ) -> Result<(), WriteError> {
         let failed = |source| WriteError::Io {
-            path: plan.path.clone(),
+            path: layout.path.clone(),
             action: "write",
             source,
         };
-        file.write_all(&plan.header).map_err(failed)?;
-        for index in plan.tensors.clone() {
+        file.write_all(&layout.header).map_err(failed)?;
+        for index in layout.tensors.clone() {
             let tensor = &self.tensors[index];
             let needed_bytes = tensor.size_bytes()?;
             let mut sink = TensorSink {
@@ -294,7 +294,7 @@ impl Plan {
             // A wrong count explains the error that the sink gave for it.
             if given_bytes > needed_bytes || (filled.is_ok() && given_bytes < needed_bytes) {
                 return Err(WriteError::WrongSize {
-                    path: plan.path.clone(),
+                    path: layout.path.clone(),
                     tensor: tensor.name.clone(),
                     given_bytes,
                     needed_bytes,

@@ -2,7 +2,7 @@
 //!
 //! A [`Recipe`] names a preset and what to change about it; [`Recipe::model`]
 //! checks it and lays out metadata and tensors; [`Model::write`] streams the
-//! weights to files planned by `gguf::write`. The same recipe gives the same
+//! weights to files laid out by `gguf::write`. The same recipe gives the same
 //! bytes (the table behind f32, f16 and bf16 uses the platform's `exp`, whose
 //! last bit may differ elsewhere).
 //!
@@ -22,7 +22,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use gguf::GgmlType;
-use gguf::write::{Existing, MetadataBuilder, Plan, Split, TensorSink, WriteError};
+use gguf::write::{Existing, Layout, MetadataBuilder, Split, TensorSink, WriteError};
 
 pub use arch::{Fill, Tensor};
 pub use blocks::{Encoder, TYPES};
@@ -248,26 +248,26 @@ impl Model {
     }
 
     /// The files' layout; nothing is created.
-    pub fn plan(&self, path: &Path, split: Split) -> Result<Plan, SynthError> {
+    pub fn layout(&self, path: &Path, split: Split) -> Result<Layout, SynthError> {
         let specs = self
             .tensors
             .iter()
             .map(|tensor| tensor.spec.clone())
             .collect();
-        Ok(Plan::new(path, &self.metadata, specs, split)?)
+        Ok(Layout::new(path, &self.metadata, specs, split)?)
     }
 
-    /// Makes the weights and writes them as planned. `progress` is told the
+    /// Makes the weights and writes them as laid out. `progress` is told the
     /// bytes of every piece written and may stop the writing.
     pub fn write(
         &self,
-        plan: &Plan,
+        layout: &Layout,
         existing: Existing,
         mut progress: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), SynthError> {
         let mut piece = vec![];
         let mut stopped = false;
-        let result = plan.write(existing, |index, sink| {
+        let result = layout.write(existing, |index, sink| {
             let flow = self.write_tensor(&self.tensors[index], sink, &mut piece, &mut progress)?;
             stopped = flow.is_break();
             if stopped {

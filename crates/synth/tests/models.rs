@@ -36,24 +36,28 @@ fn tiny_models_are_small_and_read_back_as_planned() {
     for preset in PRESETS {
         let model = tiny(preset.name).model().unwrap();
         let path = dir.path().join(format!("{}.gguf", preset.name));
-        let plan = model.plan(&path, Split::Whole).unwrap();
+        let layout = model.layout(&path, Split::Whole).unwrap();
         assert!(
-            plan.size_bytes() < 5_000_000,
+            layout.size_bytes() < 5_000_000,
             "{}: {} bytes",
             preset.name,
-            plan.size_bytes()
+            layout.size_bytes()
         );
         let mut told_bytes = 0;
         let progress = |bytes| {
             told_bytes += bytes;
             ControlFlow::Continue(())
         };
-        model.write(&plan, Existing::Refuse, progress).unwrap();
-        let data_bytes: u64 = plan.tensors().iter().map(|t| t.size_bytes().unwrap()).sum();
+        model.write(&layout, Existing::Refuse, progress).unwrap();
+        let data_bytes: u64 = layout
+            .tensors()
+            .iter()
+            .map(|t| t.size_bytes().unwrap())
+            .sum();
         assert_eq!(told_bytes, data_bytes);
 
         let read = gguf::Model::open(&path).unwrap();
-        assert_eq!(read.len_bytes(), plan.size_bytes());
+        assert_eq!(read.len_bytes(), layout.size_bytes());
         assert_eq!(
             read.metadata().str("general.architecture"),
             Some(model.shape.arch.name())
@@ -63,7 +67,7 @@ fn tiny_models_are_small_and_read_back_as_planned() {
             .iter()
             .map(|t| (&*t.name, t.shape(), t.ty))
             .collect();
-        let want: Vec<_> = plan
+        let want: Vec<_> = layout
             .tensors()
             .iter()
             .map(|t| (t.name.as_str(), t.dims.as_slice(), t.ggml_type))
@@ -83,7 +87,7 @@ fn every_type_fits_every_preset_or_falls_back() {
                     ..tiny(preset.name)
                 };
                 let model = recipe.model().unwrap();
-                model.plan(Path::new("x.gguf"), Split::Whole).unwrap();
+                model.layout(Path::new("x.gguf"), Split::Whole).unwrap();
             }
         }
     }
@@ -149,9 +153,9 @@ fn the_seed_decides_every_byte() {
         }
         .model()
         .unwrap();
-        let plan = model.plan(&path, Split::Whole).unwrap();
+        let layout = model.layout(&path, Split::Whole).unwrap();
         model
-            .write(&plan, Existing::Refuse, |_| ControlFlow::Continue(()))
+            .write(&layout, Existing::Refuse, |_| ControlFlow::Continue(()))
             .unwrap();
         std::fs::read(path).unwrap()
     };
@@ -170,14 +174,14 @@ fn a_split_set_holds_the_same_weights() {
         ("count", Split::Tensors(5)),
         ("size", Split::Bytes(1_000_000)),
     ] {
-        let plan = model
-            .plan(&dir.path().join(format!("{name}.gguf")), split)
+        let layout = model
+            .layout(&dir.path().join(format!("{name}.gguf")), split)
             .unwrap();
-        assert_eq!(plan.files().len() > 1, split != Split::Whole);
+        assert_eq!(layout.files().len() > 1, split != Split::Whole);
         model
-            .write(&plan, Existing::Refuse, |_| ControlFlow::Continue(()))
+            .write(&layout, Existing::Refuse, |_| ControlFlow::Continue(()))
             .unwrap();
-        let read = gguf::Model::open(&plan.files()[0].path).unwrap();
+        let read = gguf::Model::open(&layout.files()[0].path).unwrap();
         let files: Vec<Vec<u8>> = read
             .files()
             .iter()
@@ -201,11 +205,11 @@ fn a_split_set_holds_the_same_weights() {
 fn stopping_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let model = tiny("llama-2-7b").model().unwrap();
-    let plan = model
-        .plan(&dir.path().join("m.gguf"), Split::Tensors(9))
+    let layout = model
+        .layout(&dir.path().join("m.gguf"), Split::Tensors(9))
         .unwrap();
     let mut pieces = 0;
-    let stopped = model.write(&plan, Existing::Refuse, |_| {
+    let stopped = model.write(&layout, Existing::Refuse, |_| {
         pieces += 1;
         if pieces == 20 {
             ControlFlow::Break(())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gguf::GgmlType;
 use gguf::metadata::Value;
-use gguf::write::{Existing, MetadataBuilder, Plan, Split, TensorSpec, WriteError};
+use gguf::write::{Existing, Layout, MetadataBuilder, Split, TensorSpec, WriteError};
 use proptest::prelude::*;
 
 #[test]
@@ -30,8 +30,8 @@ fn every_value_type_reads_back() {
     metadata.set_array::<i32>("a.none", []);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
-    let plan = Plan::new(&path, &metadata, specs(&[&[8]]), Split::Whole).unwrap();
-    plan.write(Existing::Refuse, fill(&plan)).unwrap();
+    let layout = Layout::new(&path, &metadata, specs(&[&[8]]), Split::Whole).unwrap();
+    layout.write(Existing::Refuse, fill(&layout)).unwrap();
 
     let model = gguf::Model::open(&path).unwrap();
     let get = |key: &str| model.metadata().get(key).unwrap().clone();
@@ -70,9 +70,9 @@ fn alignment_is_obeyed_and_declared_in_every_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
     let specs = specs(&[&[3], &[5, 7], &[11]]);
-    let plan = Plan::new(&path, &metadata, specs, Split::Tensors(2)).unwrap();
-    plan.write(Existing::Refuse, fill(&plan)).unwrap();
-    let model = gguf::Model::open(&plan.files()[0].path).unwrap();
+    let layout = Layout::new(&path, &metadata, specs, Split::Tensors(2)).unwrap();
+    layout.write(Existing::Refuse, fill(&layout)).unwrap();
+    let model = gguf::Model::open(&layout.files()[0].path).unwrap();
     assert_eq!(model.files().len(), 2);
     assert!(model.files().iter().all(|file| file.alignment_bytes == 256));
     assert!(
@@ -90,8 +90,8 @@ fn split_files_carry_the_keys_and_names_of_gguf_split() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.v1.gguf");
     let specs = specs(&[&[4], &[4], &[4], &[4], &[4]]);
-    let plan = Plan::new(&path, &metadata, specs, Split::Tensors(2)).unwrap();
-    plan.write(Existing::Refuse, fill(&plan)).unwrap();
+    let layout = Layout::new(&path, &metadata, specs, Split::Tensors(2)).unwrap();
+    layout.write(Existing::Refuse, fill(&layout)).unwrap();
     let names: Vec<_> = listing(dir.path());
     assert_eq!(
         names,
@@ -124,13 +124,13 @@ fn split_files_carry_the_keys_and_names_of_gguf_split() {
 #[test]
 fn a_tensor_larger_than_the_split_gets_a_file_of_its_own() {
     let specs = specs(&[&[10], &[1000], &[10], &[10]]);
-    let plan = Plan::new(
+    let layout = Layout::new(
         Path::new("m.gguf"),
         &MetadataBuilder::new(),
         specs,
         Split::Bytes(100),
     );
-    let shares: Vec<_> = plan
+    let shares: Vec<_> = layout
         .unwrap()
         .files()
         .iter()
@@ -144,15 +144,15 @@ fn an_existing_file_is_kept_unless_replacing_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
     std::fs::write(&path, "mine").unwrap();
-    let plan = Plan::new(&path, &MetadataBuilder::new(), specs(&[&[4]]), Split::Whole).unwrap();
-    let refused = plan.write(Existing::Refuse, fill(&plan));
+    let layout = Layout::new(&path, &MetadataBuilder::new(), specs(&[&[4]]), Split::Whole).unwrap();
+    let refused = layout.write(Existing::Refuse, fill(&layout));
     assert!(
         matches!(refused, Err(WriteError::Exists { .. })),
         "{refused:?}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-    plan.write(Existing::Replace, fill(&plan)).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), plan.size_bytes());
+    layout.write(Existing::Replace, fill(&layout)).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), layout.size_bytes());
     assert_eq!(listing(dir.path()), ["m.gguf"]);
 }
 
@@ -161,8 +161,8 @@ fn failing_data_leaves_no_file_behind() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
     let specs = specs(&[&[4], &[4], &[4]]);
-    let plan = Plan::new(&path, &MetadataBuilder::new(), specs, Split::Tensors(1)).unwrap();
-    let broken = plan.write(Existing::Refuse, |index, sink| {
+    let layout = Layout::new(&path, &MetadataBuilder::new(), specs, Split::Tensors(1)).unwrap();
+    let broken = layout.write(Existing::Refuse, |index, sink| {
         // The first files are complete when the last one fails.
         if index == 2 {
             return Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
@@ -181,9 +181,9 @@ fn failing_data_leaves_no_file_behind() {
 fn data_of_the_wrong_size_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.gguf");
-    let plan = Plan::new(&path, &MetadataBuilder::new(), specs(&[&[4]]), Split::Whole).unwrap();
+    let layout = Layout::new(&path, &MetadataBuilder::new(), specs(&[&[4]]), Split::Whole).unwrap();
     for given in [0usize, 15, 17] {
-        let result = plan.write(Existing::Refuse, |_, sink| sink.write_all(&vec![0; given]));
+        let result = layout.write(Existing::Refuse, |_, sink| sink.write_all(&vec![0; given]));
         assert!(
             matches!(result, Err(WriteError::WrongSize { given_bytes, needed_bytes: 16, .. })
                 if given_bytes == given as u64),
@@ -196,13 +196,13 @@ fn data_of_the_wrong_size_is_an_error() {
 #[test]
 fn bad_requests_are_refused_before_anything_is_created() {
     let check = |spec: TensorSpec, expect: &str| {
-        let plan = Plan::new(
+        let layout = Layout::new(
             Path::new("m.gguf"),
             &MetadataBuilder::new(),
             vec![spec],
             Split::Whole,
         );
-        let message = plan.unwrap_err().to_string();
+        let message = layout.unwrap_err().to_string();
         assert!(message.contains(expect), "{message}");
     };
     let spec = |name: &str, dims: &[u64], ggml_type| TensorSpec {
@@ -226,19 +226,19 @@ fn bad_requests_are_refused_before_anything_is_created() {
     let mut twice = MetadataBuilder::new();
     twice.set("k", 1u32);
     twice.set("k", 2u32);
-    let plan = Plan::new(Path::new("m.gguf"), &twice, specs(&[&[1]]), Split::Whole);
-    assert!(plan.unwrap_err().to_string().contains("k is set twice"));
+    let layout = Layout::new(Path::new("m.gguf"), &twice, specs(&[&[1]]), Split::Whole);
+    assert!(layout.unwrap_err().to_string().contains("k is set twice"));
     let same = vec![
         spec("a", &[1], GgmlType::F32),
         spec("a", &[1], GgmlType::F32),
     ];
-    let plan = Plan::new(
+    let layout = Layout::new(
         Path::new("m.gguf"),
         &MetadataBuilder::new(),
         same,
         Split::Whole,
     );
-    assert!(plan.unwrap_err().to_string().contains("a is given twice"));
+    assert!(layout.unwrap_err().to_string().contains("a is given twice"));
 }
 
 proptest! {
@@ -255,14 +255,14 @@ proptest! {
         let split = if by_tensors { Split::Tensors(limit % 5 + 1) } else { Split::Bytes(limit) };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("m.gguf");
-        let plan = Plan::new(&path, &MetadataBuilder::new(), specs(&shapes), split).unwrap();
-        plan.write(Existing::Refuse, fill(&plan)).unwrap();
-        for file in plan.files() {
+        let layout = Layout::new(&path, &MetadataBuilder::new(), specs(&shapes), split).unwrap();
+        layout.write(Existing::Refuse, fill(&layout)).unwrap();
+        for file in layout.files() {
             prop_assert_eq!(std::fs::metadata(&file.path).unwrap().len(), file.size_bytes);
         }
-        let model = gguf::Model::open(&plan.files()[0].path).unwrap();
-        prop_assert_eq!(model.tensors().len(), plan.tensors().len());
-        for (index, (read, spec)) in model.tensors().iter().zip(plan.tensors()).enumerate() {
+        let model = gguf::Model::open(&layout.files()[0].path).unwrap();
+        prop_assert_eq!(model.tensors().len(), layout.tensors().len());
+        for (index, (read, spec)) in model.tensors().iter().zip(layout.tensors()).enumerate() {
             prop_assert_eq!(&*read.name, spec.name.as_str());
             prop_assert_eq!(read.shape(), spec.dims.as_slice());
             prop_assert_eq!(read.ty, spec.ggml_type);
@@ -286,9 +286,9 @@ fn specs(shapes: &[&[u64]]) -> Vec<TensorSpec> {
 
 /// Gives every byte of a tensor its number, counted from one.
 fn fill(
-    plan: &Plan,
+    layout: &Layout,
 ) -> impl FnMut(usize, &mut gguf::write::TensorSink<'_>) -> std::io::Result<()> + use<> {
-    let sizes: Vec<u64> = plan
+    let sizes: Vec<u64> = layout
         .tensors()
         .iter()
         .map(|t| t.size_bytes().unwrap())

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use gguf::write::{Existing, MetadataBuilder, Plan, Split, TensorSpec};
+use gguf::write::{Existing, Layout, MetadataBuilder, Split, TensorSpec};
 use gguf::{GgmlType, Model};
 
 /// A file of `models/`.
@@ -31,12 +31,13 @@ pub fn model(metadata: &[(&str, u32)], tensors: Tensors) -> Model {
             ggml_type: GgmlType::F32,
         })
         .collect();
-    let plan = Plan::new(&path, &builder, tensors, Split::Whole).unwrap();
-    plan.write(Existing::Refuse, |index, sink| {
-        let bytes = plan.tensors()[index].size_bytes().unwrap();
-        sink.write_all(&vec![0; bytes as usize])
-    })
-    .unwrap();
+    let layout = Layout::new(&path, &builder, tensors, Split::Whole).unwrap();
+    layout
+        .write(Existing::Refuse, |index, sink| {
+            let bytes = layout.tensors()[index].size_bytes().unwrap();
+            sink.write_all(&vec![0; bytes as usize])
+        })
+        .unwrap();
     Model::open(&path).unwrap()
 }
 

@@ -55,12 +55,12 @@ pub fn resized(preset: &str, change: impl FnOnce(&mut Shape)) -> Recipe {
 pub fn write(recipe: &Recipe, directory: &Path, split: Split) -> PathBuf {
     let model = recipe.model().unwrap();
     let path = directory.join(format!("{}.gguf", recipe.preset.name));
-    let plan = model.plan(&path, split).unwrap();
+    let layout = model.layout(&path, split).unwrap();
     model
-        .write(&plan, Existing::Replace, |_| ControlFlow::Continue(()))
+        .write(&layout, Existing::Replace, |_| ControlFlow::Continue(()))
         .unwrap();
-    assert_eq!(plan.files().len() > 1, split != Split::Whole);
-    plan.files()[0].path.clone()
+    assert_eq!(layout.files().len() > 1, split != Split::Whole);
+    layout.files()[0].path.clone()
 }
 
 pub fn load(path: &Path) -> Model {

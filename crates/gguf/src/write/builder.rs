@@ -70,7 +70,7 @@ impl MetadataBuilder {
         MetadataBuilder::default()
     }
 
-    /// Adds a pair. A key must be set only once; [`Plan::new`](super::Plan::new) checks it.
+    /// Adds a pair. A key must be set only once; [`Layout::new`](super::Layout::new) checks it.
     pub fn set<T: Scalar>(&mut self, key: &str, value: T) {
         self.key(key, T::TYPE);
         value.encode(&mut self.bytes);

@@ -54,7 +54,7 @@ pub(crate) enum SetupFailure {
 }
 
 /// What every reader needs to know.
-pub(crate) struct Plan<'a> {
+pub(crate) struct ReadProps<'a> {
     pub file: &'a File,
     pub setting: Setting,
     /// Of addresses.
@@ -271,7 +271,7 @@ impl<'a> Job<'a> {
                 },
             ),
         };
-        let plan = Plan {
+        let props = ReadProps {
             file,
             setting,
             memory_alignment_bytes: alignment.memory_bytes,
@@ -288,9 +288,9 @@ impl<'a> Job<'a> {
             meter: Meter::start(Instant::now(), slice, setting.depth),
         };
         let result = match self.method {
-            Method::IoUringDirect => ring::read(&plan, &mut ledger),
-            Method::PreadDirect => pread::read(&plan, &mut ledger, pread::Cache::Bypassed),
-            Method::PreadBuffered => pread::read(&plan, &mut ledger, pread::Cache::Dropped),
+            Method::IoUringDirect => ring::read(&props, &mut ledger),
+            Method::PreadDirect => pread::read(&props, &mut ledger, pread::Cache::Bypassed),
+            Method::PreadBuffered => pread::read(&props, &mut ledger, pread::Cache::Dropped),
         };
         result.map_err(|failure| self.error(failure, alignment.offset_bytes))?;
         self.next_offset = ledger.next_offset;

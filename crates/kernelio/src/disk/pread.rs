@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use support::direct::{Read, forget, pread};
 
-use super::job::{Failure, Ledger, Plan, Request, SetupFailure, Step};
+use super::job::{Failure, Ledger, ReadProps, Request, SetupFailure, Step};
 use crate::buffer::AlignedBuffer;
 use crate::error::CeilingError;
 
@@ -23,8 +23,12 @@ pub(crate) enum Cache {
     Dropped,
 }
 
-pub(crate) fn read(plan: &Plan<'_>, ledger: &mut Ledger, cache: Cache) -> Result<(), Failure> {
-    let threads = plan.setting.depth as usize;
+pub(crate) fn read(
+    props: &ReadProps<'_>,
+    ledger: &mut Ledger,
+    cache: Cache,
+) -> Result<(), Failure> {
+    let threads = props.setting.depth as usize;
     let shared = Mutex::new(Shared {
         ledger,
         failure: None,
@@ -32,7 +36,7 @@ pub(crate) fn read(plan: &Plan<'_>, ledger: &mut Ledger, cache: Cache) -> Result
     thread::scope(|scope| {
         for number in 0..threads {
             let work = || {
-                if let Err(failure) = read_blocks(plan, &shared, cache) {
+                if let Err(failure) = read_blocks(props, &shared, cache) {
                     lock(&shared).fail(failure);
                 }
             };
@@ -77,23 +81,27 @@ fn lock<'a, 'b>(shared: &'a Mutex<Shared<'b>>) -> MutexGuard<'a, Shared<'b>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn read_blocks(plan: &Plan<'_>, shared: &Mutex<Shared<'_>>, cache: Cache) -> Result<(), Failure> {
+fn read_blocks(
+    props: &ReadProps<'_>,
+    shared: &Mutex<Shared<'_>>,
+    cache: Cache,
+) -> Result<(), Failure> {
     let mut memory = AlignedBuffer::new(
         "reads in flight",
-        plan.setting.block_bytes as usize,
-        plan.memory_alignment_bytes as usize,
+        props.setting.block_bytes as usize,
+        props.memory_alignment_bytes as usize,
     )
     .map_err(|error| Failure::Setup(SetupFailure::Other(error)))?;
     let mut next = lock(shared).next(Instant::now());
     while let Some(request) = next {
         if cache == Cache::Dropped && request.begins_round() {
-            forget(plan.file.as_raw_fd(), 0, 0);
+            forget(props.file.as_raw_fd(), 0, 0);
         }
-        let bytes = read_block(plan, request, &mut memory)?;
+        let bytes = read_block(props, request, &mut memory)?;
         let now = Instant::now();
         if cache == Cache::Dropped {
             let (offset, length) = request.range();
-            forget(plan.file.as_raw_fd(), offset, length);
+            forget(props.file.as_raw_fd(), offset, length);
         }
         let mut shared = lock(shared);
         shared.ledger.complete(bytes, now);
@@ -103,15 +111,15 @@ fn read_blocks(plan: &Plan<'_>, shared: &Mutex<Shared<'_>>, cache: Cache) -> Res
 }
 
 fn read_block(
-    plan: &Plan<'_>,
+    props: &ReadProps<'_>,
     mut request: Request,
     memory: &mut AlignedBuffer,
 ) -> Result<u32, Failure> {
     loop {
-        let length = request.ask_bytes(plan.offset_alignment_bytes);
+        let length = request.ask_bytes(props.offset_alignment_bytes);
         let read = Read {
             slot: 0,
-            fd: plan.file.as_raw_fd(),
+            fd: props.file.as_raw_fd(),
             offset: request.file_offset(),
             address: memory.place(request.done_bytes(), length as usize) as usize,
             bytes: length,
@@ -126,7 +134,7 @@ fn read_block(
             }
             return Err(Failure::Read { request, cause });
         };
-        match request.advance(returned, plan.offset_alignment_bytes) {
+        match request.advance(returned, props.offset_alignment_bytes) {
             Step::Complete { bytes } => return Ok(bytes),
             Step::Continue => {}
             Step::Shrunk { file_offset } => return Err(Failure::Shrunk { file_offset }),

@@ -13,15 +13,15 @@ use std::time::Instant;
 
 use support::direct::{Read, Ring, Waiting};
 
-use super::job::{Failure, Ledger, Plan, Request, SetupFailure, Step};
+use super::job::{Failure, Ledger, ReadProps, Request, SetupFailure, Step};
 use crate::buffer::AlignedBuffer;
 
 /// Times that one request is asked again after EINTR or EAGAIN.
 const MAX_RETRIES: u32 = 100;
 
-pub(crate) fn read(plan: &Plan<'_>, ledger: &mut Ledger) -> Result<(), Failure> {
-    let mut reader = Reader::new(plan)?;
-    for slot in 0..plan.setting.depth as usize {
+pub(crate) fn read(props: &ReadProps<'_>, ledger: &mut Ledger) -> Result<(), Failure> {
+    let mut reader = Reader::new(props)?;
+    for slot in 0..props.setting.depth as usize {
         let Some(request) = ledger.next(Instant::now()) else {
             break;
         };
@@ -38,7 +38,7 @@ pub(crate) fn read(plan: &Plan<'_>, ledger: &mut Ledger) -> Result<(), Failure> 
                 reader.retry(slot, io::Error::from_raw_os_error(-result))?;
                 continue;
             };
-            let step = request.advance(bytes, plan.offset_alignment_bytes);
+            let step = request.advance(bytes, props.offset_alignment_bytes);
             let next = match step {
                 Step::Complete { bytes } => {
                     ledger.complete(bytes, now);
@@ -61,7 +61,7 @@ fn ring_failure(cause: io::Error) -> Failure {
 }
 
 struct Reader<'a> {
-    plan: &'a Plan<'a>,
+    props: &'a ReadProps<'a>,
     ring: Ring,
     /// Given back by `drop`, once nothing is in flight.
     memory: ManuallyDrop<AlignedBuffer>,
@@ -75,17 +75,17 @@ struct Slot {
 }
 
 impl<'a> Reader<'a> {
-    fn new(plan: &'a Plan<'a>) -> Result<Reader<'a>, Failure> {
-        let setting = plan.setting;
+    fn new(props: &'a ReadProps<'a>) -> Result<Reader<'a>, Failure> {
+        let setting = props.setting;
         let ring = Ring::new(setting.depth).map_err(ring_failure)?;
         let memory = AlignedBuffer::new(
             "reads in flight",
             setting.in_flight_bytes() as usize,
-            plan.memory_alignment_bytes as usize,
+            props.memory_alignment_bytes as usize,
         )
         .map_err(|error| Failure::Setup(SetupFailure::Other(error)))?;
         Ok(Reader {
-            plan,
+            props,
             ring,
             memory: ManuallyDrop::new(memory),
             slots: Vec::with_capacity(setting.depth as usize),
@@ -102,20 +102,20 @@ impl<'a> Reader<'a> {
                 retries: 0,
             }),
         }
-        let block_bytes = self.plan.setting.block_bytes as usize;
-        let length = request.ask_bytes(self.plan.offset_alignment_bytes);
+        let block_bytes = self.props.setting.block_bytes as usize;
+        let length = request.ask_bytes(self.props.offset_alignment_bytes);
         assert!(request.done_bytes() + length as usize <= block_bytes);
         let place = self
             .memory
             .place(slot * block_bytes + request.done_bytes(), length as usize);
         let read = Read {
             slot: slot as u32,
-            fd: self.plan.file.as_raw_fd(),
+            fd: self.props.file.as_raw_fd(),
             offset: request.file_offset(),
             address: place as usize,
             bytes: length,
         };
-        // SAFETY: the file is open as long as the plan, which outlives `self`; the
+        // SAFETY: the file is open as long as the props, which outlives `self`; the
         // memory belongs to this slot alone, which has no other read in flight,
         // and `drop` gives it back only when nothing is in flight.
         unsafe { self.ring.push(read) }.map_err(ring_failure)?;

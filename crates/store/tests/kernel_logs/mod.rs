@@ -104,10 +104,10 @@ fn write_model(path: &Path) -> Model {
         ..Recipe::new("mixtral-8x7b").unwrap()
     };
     let model = recipe.model().unwrap();
-    let plan = model.plan(path, Split::Tensors(14)).unwrap();
+    let layout = model.layout(path, Split::Tensors(14)).unwrap();
     let go_on = |_| ControlFlow::Continue(());
-    model.write(&plan, Existing::Refuse, go_on).unwrap();
-    let model = Model::open(&plan.files()[0].path).unwrap();
+    model.write(&layout, Existing::Refuse, go_on).unwrap();
+    let model = Model::open(&layout.files()[0].path).unwrap();
     assert!(model.files().len() > 1);
     model
 }
