@@ -392,6 +392,7 @@ fn facts_count_stacked_experts_read_at_once_for_each_expert() {
         captures: vec![vec![7], vec![4, 2]],
         sequences: Vec::new(),
         token_phases: Vec::new(),
+        origins: None,
     };
     let (mut walk, mut reading) = (Walk::default(), Reading::new(Options::default()));
     let seen = walk.see(&definitions, &evaluation).unwrap();
