@@ -8,7 +8,7 @@ use trace::{
 };
 
 /// No model has more experts in a layer; a larger number is damage.
-pub const MAX_EXPERTS: u64 = 1 << 16;
+pub const MAX_EXPERTS: u64 = u16::MAX as u64;
 /// Choices of experts in a batch; a larger number is damage.
 const MAX_CHOICES: u64 = 1 << 26;
 
@@ -31,6 +31,10 @@ pub struct Router {
 impl Router {
     pub fn ids<'e>(&self, evaluation: &'e Evaluation) -> &'e [i64] {
         array(evaluation, Some(self.capture))
+    }
+
+    pub fn has_weights(&self) -> bool {
+        self.weights.is_some()
     }
 
     /// Bits of `f32`, one for each id, where the graph has them.

@@ -5,6 +5,7 @@
 //! export and view.
 //!
 //! - [`log`]: one pass over all streams; what is damaged is named, and has no rows;
+//!   [`reading`]: the same for a log that grows, on from where it stood;
 //! - [`seen`]: an evaluation as it is shown to a [`Visitor`];
 //! - [`tensors`]: what every tensor of the run is, by one rule;
 //! - [`prepared`]: a graph's template, worked out once: what each access touches, which
@@ -22,6 +23,7 @@ pub mod choices;
 pub mod kernel;
 pub mod log;
 pub mod prepared;
+pub mod reading;
 pub mod rows;
 pub mod seen;
 pub mod summary;
@@ -30,8 +32,9 @@ pub mod tally;
 pub mod tensors;
 
 pub use choices::{Index, Router};
-pub use log::{Log, Stream, Visitor, Walk, Walked};
+pub use log::{Log, Stream, Visitor, Walked};
 pub use prepared::{Prepared, PreparedAccess, PreparedStep};
+pub use reading::{Reading, Walk};
 pub use seen::{Executed, Origin, Seen};
 pub use tally::{Tallies, Tally, Traffic};
 pub use tensors::{Tensor, Tensors};

@@ -48,7 +48,7 @@ pub struct PreparedStep {
 #[derive(Clone, Debug)]
 pub struct PreparedAccess {
     pub step: usize,
-    /// Number of the tensor in the run.
+    /// Place of the tensor in [`Tensors::all`].
     pub tensor: u32,
     pub kind: TensorKind,
     pub place: Option<FilePlace>,
@@ -107,6 +107,7 @@ impl Prepared {
         definitions: &Definitions,
         template: &Template,
         tensors: &Tensors,
+        of_stream: &[u32],
     ) -> Result<Prepared, String> {
         let mut prepared = Prepared {
             routers: routers(template)?,
@@ -117,7 +118,8 @@ impl Prepared {
             let mut sums = Sums::default();
             let mut has_index = false;
             for def in &step.accesses {
-                let tensor = tensors.in_stream(def.tensor);
+                let at = of_stream[def.tensor as usize];
+                let tensor = &tensors.all()[at as usize];
                 check_region(&def.region, tensor.place, || tensor.name.clone())?;
                 let (unit, index) = match &def.region {
                     Region::Fixed(region) => (region, None),
@@ -129,7 +131,7 @@ impl Prepared {
                 has_index |= index.is_some();
                 let access = PreparedAccess {
                     step: number,
-                    tensor: tensor.number,
+                    tensor: at,
                     kind: tensor.kind,
                     place: tensor.place,
                     direction: def.direction,

@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 
-use gguf::GgmlType;
 use trace::{
     region::Strided,
     template::{Direction, Operand},
@@ -51,7 +50,6 @@ impl<'a> Cell<'a> {
 
 /// Of [`crate::tables::TENSORS`].
 pub fn tensor(tensor: &Tensor) -> [Cell<'_>; 13] {
-    let ty = GgmlType::from_u32(tensor.ggml_type).map_or("unknown", GgmlType::name);
     [
         Cell::int(tensor.number),
         Cell::text(&*tensor.name),
@@ -59,7 +57,7 @@ pub fn tensor(tensor: &Tensor) -> [Cell<'_>; 13] {
         Cell::text_or_null(tensor.component()),
         Cell::text_or_null(tensor.role()),
         Cell::int_or_null(tensor.meaning.as_ref().and_then(|m| m.layer)),
-        Cell::text(ty),
+        Cell::text(tensor.type_name()),
         Cell::text(gguf::structure::shape_text(&tensor.ne)),
         Cell::int(tensor.size_bytes),
         Cell::int_or_null(tensor.place.map(|p| p.file)),

@@ -6,18 +6,20 @@
 
 use std::collections::HashMap;
 
-use gguf::Meaning;
+use gguf::{GgmlType, Meaning};
 use trace::{
     read::Definitions,
-    template::{FilePlace, TensorKind},
+    template::{FilePlace, TensorDef, TensorKind},
 };
 
 /// A root tensor (no view).
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// Its number in the run.
+    /// Its number in the run: its place in [`Tensors::all`], if the log was read at once.
     pub number: u32,
-    /// Number of the first tensor of the run that is the same one: sums go across streams.
+    /// The stream that defined it.
+    pub stream: u32,
+    /// Place of the first tensor that is the same one: sums go across streams.
     pub first: u32,
     pub name: String,
     pub kind: TensorKind,
@@ -35,12 +37,12 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    fn new(definitions: &Definitions, in_stream: usize, number: u32) -> Tensor {
-        let def = &definitions.tensors[in_stream];
+    fn new(definitions: &Definitions, def: &TensorDef, stream: u32, at: u32) -> Tensor {
         let name = definitions.name(def.name);
         Tensor {
-            number,
-            first: number,
+            number: at,
+            stream,
+            first: at,
             kind: def.kind,
             meaning: (def.kind == TensorKind::Weight).then(|| Meaning::of(&name)),
             name,
@@ -63,19 +65,25 @@ impl Tensor {
         self.meaning.as_ref().map(|m| &*m.role)
     }
 
+    pub fn is_weight(&self) -> bool {
+        self.kind == TensorKind::Weight
+    }
+
+    pub fn type_name(&self) -> &'static str {
+        GgmlType::from_u32(self.ggml_type).map_or("unknown", GgmlType::name)
+    }
+
     /// The part of the model, or the kind of memory for what is no weight.
     pub fn part(&self) -> &'static str {
         self.component().unwrap_or(self.kind.name())
     }
 }
 
-/// The tensors of a run, by number.
+/// The tensors of a run, in the order in which they were read.
 #[derive(Debug, Default)]
 pub struct Tensors {
     all: Vec<Tensor>,
     known: HashMap<Identity, u32>,
-    /// Of the stream that is being read.
-    first: usize,
 }
 
 /// What makes a tensor the same in another stream. Not its name alone: a process may hold
@@ -83,37 +91,33 @@ pub struct Tensors {
 type Identity = (String, TensorKind, u64, Option<FilePlace>);
 
 impl Tensors {
-    /// A tensor of the stream that is being read, by the stream's own number.
-    pub fn in_stream(&self, number: u32) -> &Tensor {
-        &self.all[self.first + number as usize]
-    }
-
-    /// Those that the stream that is being read has defined so far.
-    pub fn of_stream(&self) -> &[Tensor] {
-        &self.all[self.first..]
-    }
-
     pub fn all(&self) -> &[Tensor] {
         &self.all
     }
 
-    /// Definitions only grow.
-    pub(crate) fn extend(&mut self, definitions: &Definitions) {
-        for in_stream in self.all.len() - self.first..definitions.tensors.len() {
-            let number = self.all.len() as u32;
-            let mut tensor = Tensor::new(definitions, in_stream, number);
+    /// Takes in what a stream has defined behind the tensors whose places `of_stream` has.
+    pub(crate) fn extend(
+        &mut self,
+        definitions: &Definitions,
+        stream: u32,
+        of_stream: &mut Vec<u32>,
+    ) {
+        for def in &definitions.tensors[of_stream.len()..] {
+            let at = self.all.len() as u32;
+            let mut tensor = Tensor::new(definitions, def, stream, at);
             let identity = (
                 tensor.name.clone(),
                 tensor.kind,
                 tensor.size_bytes,
                 tensor.place,
             );
-            tensor.first = *self.known.entry(identity).or_insert(number);
+            tensor.first = *self.known.entry(identity).or_insert(at);
             self.all.push(tensor);
+            of_stream.push(at);
         }
     }
 
-    pub(crate) fn begin_stream(&mut self) {
-        self.first = self.all.len();
+    pub(crate) fn number(&mut self, at: u32, number: u32) {
+        self.all[at as usize].number = number;
     }
 }
