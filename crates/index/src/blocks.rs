@@ -188,7 +188,7 @@ impl<'a> Walker<'a> {
     }
 
     fn add_weight(&self, eval: &Eval, sums: &mut [f64]) {
-        for router in self.routers.iter().filter(|r| r.weights.is_some()) {
+        for router in self.routers.iter().filter(|r| r.has_weights()) {
             let sums = &mut sums[router.first_expert as usize..];
             let choices = self.data.ids(eval, router).iter();
             for (&expert, &weight) in choices.zip(self.data.weights(eval, router)) {

@@ -1,18 +1,12 @@
 //! Numbers for everything that answers name, the same in all streams.
-//!
-//! A stream numbers its own tensors and strings; the same tensor may be defined
-//! in several streams. The catalogue knows tensors by name, kind, size and place.
 
 use std::{
     collections::{BTreeMap, HashMap},
     hash::Hash,
+    ops::Deref,
 };
 
-use gguf::{GgmlType, Meaning};
-use trace::{
-    read::Definitions,
-    template::{FilePlace, TensorKind},
-};
+use reader::{Tensor, Tensors};
 
 use crate::answers::FileInfo;
 
@@ -45,23 +39,14 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
     }
 }
 
-/// A root tensor, over all streams.
+/// A root tensor, over all streams: as the first of them defines it.
 #[derive(Debug)]
 pub struct CatalogTensor {
-    pub name: String,
-    pub kind: TensorKind,
-    /// Of what has a place in a file, as in the tables.
-    pub meaning: Option<Meaning>,
+    tensor: Tensor,
+    /// Its place in [`Tensors::all`].
+    at: usize,
     /// Number of its component, or of its kind.
     pub part: u32,
-    pub ggml_type: u32,
-    pub size_bytes: u64,
-    pub place: Option<FilePlace>,
-    /// Where it was defined first: which stream, and its number there.
-    pub stream: u32,
-    pub number: u32,
-    /// Its number in the tables, once the streams before are known.
-    pub table_number: u32,
     /// First byte in the map space; `None` for what has no place there.
     pub begin: Option<u64>,
     /// Experts whose slices accesses to it named.
@@ -70,17 +55,13 @@ pub struct CatalogTensor {
     pub namesake: u32,
 }
 
-impl CatalogTensor {
-    pub fn is_weight(&self) -> bool {
-        self.kind == TensorKind::Weight
-    }
+impl Deref for CatalogTensor {
+    type Target = Tensor;
 
-    pub fn type_name(&self) -> &'static str {
-        GgmlType::from_u32(self.ggml_type).map_or("unknown", GgmlType::name)
+    fn deref(&self) -> &Tensor {
+        &self.tensor
     }
 }
-
-type TensorKey = (String, TensorKind, u64, Option<FilePlace>);
 
 #[derive(Debug, Default)]
 pub struct Catalog {
@@ -94,41 +75,44 @@ pub struct Catalog {
     pub files: Vec<FileInfo>,
     /// Bytes of the map space.
     pub total_bytes: u64,
-    numbers: HashMap<TensorKey, u32>,
+    /// Of each tensor of the run, by place.
+    pub numbers: Vec<u32>,
     by_name: HashMap<String, u32>,
 }
 
 impl Catalog {
-    /// The number of a stream's tensor.
-    pub fn tensor(&mut self, definitions: &Definitions, number: usize, stream: u32) -> u32 {
-        let def = &definitions.tensors[number];
-        let name = definitions.name(def.name);
-        let key = (name, def.kind, def.size_bytes, def.place);
-        if let Some(&known) = self.numbers.get(&key) {
-            return known;
+    /// Takes in what is new among the tensors of the run.
+    pub fn extend(&mut self, tensors: &Tensors) {
+        let new = tensors.all().iter().enumerate().skip(self.numbers.len());
+        for (at, tensor) in new {
+            if let Some(&number) = self.numbers.get(tensor.first as usize) {
+                self.numbers.push(number);
+                let known = &mut self.tensors[number as usize];
+                if tensor.stream < known.stream {
+                    known.tensor = tensor.clone();
+                    known.at = at;
+                }
+                continue;
+            }
+            let number = self.tensors.len() as u32;
+            self.numbers.push(number);
+            let namesake = self.by_name.entry(tensor.name.clone()).or_insert(number);
+            self.tensors.push(CatalogTensor {
+                tensor: tensor.clone(),
+                at,
+                part: self.parts.number(tensor.part()),
+                begin: None,
+                experts: 0,
+                namesake: *namesake,
+            });
         }
-        let meaning = def.place.map(|_| Meaning::of(&key.0));
-        let part = meaning
-            .as_ref()
-            .map_or(def.kind.name(), |m| m.component.name());
-        let at = self.tensors.len() as u32;
-        self.tensors.push(CatalogTensor {
-            name: key.0.clone(),
-            kind: def.kind,
-            meaning,
-            part: self.parts.number(part),
-            ggml_type: def.ggml_type,
-            size_bytes: def.size_bytes,
-            place: def.place,
-            stream,
-            number: number as u32,
-            table_number: number as u32,
-            begin: None,
-            experts: 0,
-            namesake: *self.by_name.entry(key.0.clone()).or_insert(at),
-        });
-        self.numbers.insert(key, at);
-        at
+    }
+
+    /// Numbers in the run move when a stream gains tensors that another one is behind.
+    pub fn renumber(&mut self, tensors: &Tensors) {
+        for known in &mut self.tensors {
+            known.tensor.number = tensors.all()[known.at].number;
+        }
     }
 
     /// Layers as answers list them: ascending, none last. Numbers of layers.
@@ -175,11 +159,11 @@ impl Catalog {
             self.total_bytes = self.total_bytes.saturating_add(size_bytes);
         }
         for tensor in &mut self.tensors {
-            tensor.begin = tensor.place.and_then(|place| {
+            let place = tensor.place.filter(|_| tensor.is_weight());
+            tensor.begin = place.and_then(|place| {
                 let file = self.files.get(place.file as usize)?;
                 let end = place.file_offset.checked_add(tensor.size_bytes)?;
-                (end <= file.size_bytes && tensor.kind == TensorKind::Weight)
-                    .then(|| file.begin + place.file_offset)
+                (end <= file.size_bytes).then(|| file.begin + place.file_offset)
             });
         }
     }

@@ -22,7 +22,7 @@ pub struct Eval {
     pub graph: u32,
     /// Among the regular evaluations of its graph; or [`RAGGED`].
     pub rank: u32,
-    /// Index of its stream, and its number there.
+    /// Its stream, and its number there.
     pub stream: u32,
     pub in_stream: u64,
     /// Its number in the tables.

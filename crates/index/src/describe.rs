@@ -110,7 +110,7 @@ impl RunIndex {
             .filter_map(|tensor| {
                 let meaning = tensor.meaning.as_ref()?;
                 Some(TensorInfo {
-                    tensor: Some(tensor.table_number),
+                    tensor: Some(tensor.number),
                     name: tensor.name.clone(),
                     layer: meaning.layer,
                     component: meaning.component.name(),
@@ -178,7 +178,7 @@ impl RunIndex {
             eval: eval.number,
             phase: eval.phase.name(),
             id,
-            text: piece.map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
+            text: piece.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()),
             position: self.data.positions[at],
             sequence: self.data.sequences[at],
             begin: eval.begin - self.origin,
@@ -285,7 +285,7 @@ impl RunIndex {
             });
             let sliced = (tensor.experts > 0 && slice > 0).then(|| (in_tensor / slice) as u32);
             located = Located {
-                tensor: Some(tensor.table_number),
+                tensor: Some(tensor.number),
                 name: Some(tensor.name.clone()),
                 layer: meaning.and_then(|m| m.layer),
                 component: meaning.map(|m| m.component.name()),

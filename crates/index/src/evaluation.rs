@@ -3,16 +3,12 @@
 //! A regular one adds its times, choices and rows, and to the running sums of its
 //! graph; any other is kept access by access.
 
-use trace::{
-    expand::for_each_access,
-    read::{Definitions, Evaluation},
-    region::Region,
-};
+use reader::Seen;
 
 use crate::{
     RunIndex,
     data::{Data, Entry, Eval, RAGGED, Ragged},
-    graph::{Class, Counting, Graph, NO_EXPERT, values},
+    graph::{Counting, Graph, NO_EXPERT},
 };
 
 /// A larger batch is damage.
@@ -23,22 +19,14 @@ const MAX_ENTRIES: usize = 4 << 20;
 const MAX_ROWS: usize = 1 << 27;
 
 impl RunIndex {
-    pub(crate) fn add(
-        &mut self,
-        definitions: &Definitions,
-        graph_number: u32,
-        stream: usize,
-        evaluation: Evaluation,
-    ) -> Result<(), String> {
-        let template = &definitions.templates[evaluation.template as usize];
+    /// `Err` says why it cannot be kept.
+    pub(crate) fn add(&mut self, graph_number: u32, seen: &Seen) -> Result<(), String> {
+        let evaluation = seen.evaluation;
         let graph = &mut self.graphs[graph_number as usize];
         let data = &mut self.data;
-        let batch = graph.batch(&evaluation);
+        let batch = seen.token_ids();
         if batch.len() > MAX_BATCH || data.token_ids.len() + batch.len() > MAX_TOKENS {
             return Err("its batch has more tokens than can be".into());
-        }
-        if evaluation.number > i32::MAX as u64 || self.evals.len() >= i32::MAX as usize {
-            return Err("its number is larger than a table can say".into());
         }
         let lengths = data.lengths();
         if lengths.rows + graph.kept_rows as usize > MAX_ROWS {
@@ -49,14 +37,14 @@ impl RunIndex {
         let mut eval = Eval {
             graph: graph_number,
             rank: RAGGED,
-            stream: stream as u32,
+            stream: seen.stream,
             in_stream: evaluation.number,
-            number: evaluation.number,
+            number: seen.eval,
             phase: evaluation.phase,
             begin,
             end: evaluation.end_nanos.max(begin),
             last: last.max(evaluation.end_nanos).max(begin),
-            first_token: 0,
+            first_token: seen.first_token,
             tokens: batch.len() as u32,
             tokens_at: lengths.tokens,
             times_at: lengths.times,
@@ -67,19 +55,20 @@ impl RunIndex {
             outputs: lengths.outputs..lengths.outputs,
         };
         data.token_ids.extend(batch);
-        let positions = values(&evaluation, graph.positions);
+        let positions = seen.positions();
         let per_token = 0..batch.len();
         data.positions
             .extend(per_token.clone().map(|i| positions.get(i).copied()));
         data.sequences
             .extend(per_token.map(|i| evaluation.sequences.get(i).copied()));
-        add_choices(data, graph, &evaluation, &mut eval);
+        add_choices(data, graph, seen, &mut eval);
         for kept in &graph.rows {
-            let rows = values(&evaluation, Some(kept.capture));
+            let index = seen.prepared.accesses[kept.access].index.as_ref();
+            let rows = index.map_or(&[][..], |index| index.values(evaluation));
             data.push_rows(rows, kept.elements as usize);
         }
-        let is_even = add_times(data, graph, &evaluation);
-        let sums = is_even.then(|| class_sums(data, graph, &evaluation, &eval));
+        let is_even = add_times(data, graph, seen);
+        let sums = is_even.then(|| class_sums(data, graph, seen, &eval));
         match sums.filter(|sums| !graph.has_odd && sums.iter().all(|s| s.0 > 0)) {
             Some(sums) => {
                 eval.rank = graph.evals.len() as u32;
@@ -93,7 +82,7 @@ impl RunIndex {
             None => {
                 data.forget_ends(&lengths);
                 eval.times_at = data.ragged.len();
-                let ragged = ragged(graph, template, evaluation, data.entries);
+                let ragged = ragged(graph, seen, data.entries);
                 data.entries += ragged.entries.len();
                 data.ragged.push(ragged);
                 self.evals.push(eval);
@@ -103,12 +92,12 @@ impl RunIndex {
     }
 }
 
-fn add_choices(data: &mut Data, graph: &Graph, evaluation: &Evaluation, eval: &mut Eval) {
-    let outputs = values(evaluation, graph.outputs);
+fn add_choices(data: &mut Data, graph: &Graph, seen: &Seen, eval: &mut Eval) {
+    let outputs = seen.output_rows();
     let mut is_reduced = false;
     for router in &graph.routers {
-        let ids = values(evaluation, Some(router.capture));
-        let weights = values(evaluation, router.weights);
+        let ids = router.ids(seen.evaluation);
+        let weights = router.weights(seen.evaluation);
         data.push_choices(router, ids, weights, eval.distinct_at);
         let rows = ids.len() / router.used as usize;
         is_reduced |= rows != eval.tokens as usize && rows == outputs.len();
@@ -120,7 +109,8 @@ fn add_choices(data: &mut Data, graph: &Graph, evaluation: &Evaluation, eval: &m
 }
 
 /// Whether the times are those of a regular evaluation.
-fn add_times(data: &mut Data, graph: &Graph, evaluation: &Evaluation) -> bool {
+fn add_times(data: &mut Data, graph: &Graph, seen: &Seen) -> bool {
+    let evaluation = seen.evaluation;
     let mut before = 0;
     for &nanos in &evaluation.step_nanos {
         let end = nanos.checked_sub(evaluation.begin_nanos);
@@ -135,61 +125,47 @@ fn add_times(data: &mut Data, graph: &Graph, evaluation: &Evaluation) -> bool {
     evaluation.step_nanos.len() == graph.steps.len()
 }
 
-fn class_sums(data: &Data, graph: &Graph, evaluation: &Evaluation, eval: &Eval) -> Vec<(u64, u64)> {
-    let times_unit = |count: u64, class: &Class| (count, count.wrapping_mul(class.unit_bytes));
-    let sums = graph.classes.iter().map(|class| match &class.counting {
-        Counting::Values { capture, bound } => {
-            let all = values(evaluation, Some(*capture)).iter();
-            let count = all.filter(|&&v| v >= 0 && (v as u64) < *bound).count();
-            times_unit(count as u64, class)
+fn class_sums(data: &Data, graph: &Graph, seen: &Seen, eval: &Eval) -> Vec<(u64, u64)> {
+    let sums = graph.classes.iter().map(|class| {
+        let access = &seen.prepared.accesses[class.access];
+        let mut count = 0u64;
+        match (&access.index, class.counting) {
+            (Some(index), Counting::Values) => {
+                index.for_each_value(seen.evaluation, &mut Vec::new(), |_| count += 1);
+            }
+            (Some(index), Counting::Distinct { router }) => {
+                let all = data.distinct(eval, router as usize);
+                let bound = index.indexed.bound;
+                count = all.partition_point(|&e| u64::from(e) < bound) as u64;
+            }
+            (None, _) | (_, Counting::Expanded) => {
+                let mut bytes = 0u64;
+                seen.for_each_of(class.access, |seen| {
+                    count += 1;
+                    bytes = bytes.wrapping_add(seen.access.region.bytes());
+                });
+                return (count, bytes);
+            }
         }
-        Counting::Distinct { router, bound } => {
-            let all = data.distinct(eval, *router as usize);
-            times_unit(
-                all.partition_point(|&e| u64::from(e) < *bound) as u64,
-                class,
-            )
-        }
-        Counting::Expanded(template) => {
-            let mut sum = (0, 0u64);
-            for_each_access(template, evaluation, 0, |access| {
-                sum.0 += 1;
-                sum.1 = sum.1.wrapping_add(access.region.bytes());
-            });
-            sum
-        }
+        (count, count.wrapping_mul(access.bytes))
     });
     sums.collect()
 }
 
 /// Expands the indexed accesses of an evaluation.
-fn ragged(
-    graph: &Graph,
-    template: &trace::template::Template,
-    evaluation: Evaluation,
-    entries_before: usize,
-) -> Ragged {
+fn ragged(graph: &Graph, seen: &Seen, entries_before: usize) -> Ragged {
     let mut entries: Vec<Entry> = Vec::new();
-    for (number, step) in template.steps.iter().enumerate() {
-        let is_indexed =
-            |def: &trace::template::AccessDef| matches!(def.region, Region::Indexed(_));
-        if !evaluation.was_executed(number) || !step.accesses.iter().any(is_indexed) {
+    let indexed = seen.steps().filter(|executed| executed.step.has_index);
+    for at in indexed.flat_map(|executed| executed.step.first..executed.step.end) {
+        if seen.prepared.accesses[at].index.is_none() {
             continue;
         }
-        let first = graph.steps[number].first;
-        for_each_access(template, &evaluation, number, |access| {
-            if !is_indexed(access.def) {
-                return;
-            }
-            let at = step
-                .accesses
-                .iter()
-                .position(|d| std::ptr::eq(d, access.def));
-            let at = first + at.expect("an access is one of its step's") as u32;
-            let about = &graph.accesses[at as usize];
+        let about = &graph.accesses[at];
+        seen.for_each_of(at, |seen| {
+            let access = &seen.access;
             let expert = access.expert.and_then(|e| u16::try_from(e).ok());
             let entry = Entry {
-                access: at,
+                access: at as u32,
                 expert: expert.unwrap_or(NO_EXPERT),
                 count: 1,
                 bytes: access.region.bytes(),
@@ -210,7 +186,7 @@ fn ragged(
         });
     }
     Ragged {
-        nanos: evaluation.step_nanos,
+        nanos: seen.evaluation.step_nanos.clone(),
         entries,
     }
 }

@@ -117,7 +117,7 @@ impl RunIndex {
                 continue;
             };
             sums.tokens += evals * u64::from(router.elements / router.used);
-            sums.weighted |= router.weights.is_some();
+            sums.weighted |= router.has_weights();
             let at = router.first_expert as usize;
             for expert in 0..experts {
                 sums.chosen[expert] += u64::from(chosen[at + expert]);
@@ -141,7 +141,7 @@ impl RunIndex {
                 continue;
             };
             let (ids, weights) = (self.data.ids(eval, router), self.data.weights(eval, router));
-            sums.weighted |= router.weights.is_some();
+            sums.weighted |= router.has_weights();
             for (row, choices) in ids.chunks(router.used as usize).enumerate() {
                 if !range.contains(&self.data.token_of_row(eval, router, row as u32)) {
                     continue;

@@ -1,13 +1,11 @@
-//! A template, prepared: what all its evaluations share, and how the rest is kept.
+//! What all evaluations of a template share, and how the rest of them is kept.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, ops::Deref};
 
-use reader::prepared::check_region;
+use reader::{Index, Prepared};
 use trace::{
-    expand::is_merged,
-    read::{Definitions, Evaluation},
-    region::{IndexOrder, Indexed, Region, Strided},
-    template::{CaptureKind, Direction, Step, Template, TensorKind},
+    region::{IndexOrder, Indexed, Strided},
+    template::{Direction, TensorKind},
 };
 
 use crate::{blocks::Blocks, catalog::Catalog};
@@ -73,53 +71,58 @@ pub struct Unit {
 /// Expert ids that evaluations hold, and where.
 #[derive(Debug)]
 pub struct Router {
-    pub capture: usize,
-    pub weights: Option<usize>,
-    pub layer: u32,
-    pub used: u32,
-    pub elements: u32,
+    router: reader::Router,
     /// First id among those of an evaluation.
     pub ids_at: u32,
-    pub experts: u32,
     /// First expert among those of all routers of the graph.
     pub first_expert: u32,
 }
 
-/// An index array whose values are kept.
+impl Deref for Router {
+    type Target = reader::Router;
+
+    fn deref(&self) -> &reader::Router {
+        &self.router
+    }
+}
+
+/// An index array whose values are kept: that of an access.
 #[derive(Debug)]
 pub struct KeptRows {
-    pub capture: usize,
+    pub access: usize,
+    capture: u32,
     pub at: u32,
     pub elements: u32,
 }
 
-/// How an indexed access is counted without looking at where it goes.
-#[derive(Debug)]
+/// How an indexed access is counted.
+#[derive(Clone, Copy, Debug)]
 pub enum Counting {
-    /// Values of a capture below a bound.
-    Values { capture: usize, bound: u64 },
-    /// Distinct ones of a router.
-    Distinct { router: u32, bound: u64 },
-    /// By expanding a template of this access alone.
-    Expanded(Box<Template>),
+    /// A unit for each value of its index array.
+    Values,
+    /// A unit for each expert that a router chose.
+    Distinct { router: u32 },
+    /// By looking at each of them.
+    Expanded,
 }
 
 /// Accesses and bytes of an indexed access, evaluation by evaluation. Nearly
 /// always the same; where they differ, the differences are kept, summed up.
 #[derive(Debug)]
 pub struct Class {
+    /// The first access that is indexed like this.
+    pub access: usize,
     pub counting: Counting,
-    pub unit_bytes: u64,
     usual: Option<(u64, u64)>,
     /// Rank, and the sums of differences up to and with it.
     differences: Vec<(u32, i64, i64)>,
 }
 
 impl Class {
-    fn new(counting: Counting, unit_bytes: u64) -> Class {
+    fn new(access: usize, counting: Counting) -> Class {
         Class {
+            access,
             counting,
-            unit_bytes,
             usual: None,
             differences: Vec::new(),
         }
@@ -167,9 +170,6 @@ pub struct Graph {
     pub rows: Vec<KeptRows>,
     pub classes: Vec<Class>,
     pub has_odd: bool,
-    pub tokens: Option<usize>,
-    pub positions: Option<usize>,
-    pub outputs: Option<usize>,
     /// Values that an evaluation keeps: ids, and rows.
     pub ids: u32,
     pub kept_rows: u32,
@@ -179,74 +179,55 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// `Err` says why its evaluations are left out; the tables leave out the same.
-    pub fn new(
-        definitions: &Definitions,
-        template: &Template,
-        tensors: &[u32],
-        catalog: &mut Catalog,
-    ) -> Result<Graph, String> {
-        let position = |kind| template.captures.iter().position(|c| c.kind == kind);
+    pub fn new(prepared: &Prepared, catalog: &mut Catalog) -> Graph {
         let mut graph = Graph {
-            steps: Vec::with_capacity(template.steps.len()),
-            accesses: Vec::new(),
+            steps: Vec::with_capacity(prepared.steps.len()),
+            accesses: Vec::with_capacity(prepared.accesses.len()),
             routers: Vec::new(),
             rows: Vec::new(),
             classes: Vec::new(),
             has_odd: false,
-            tokens: position(CaptureKind::Tokens),
-            positions: position(CaptureKind::Positions),
-            outputs: position(CaptureKind::OutputRows),
             ids: 0,
             kept_rows: 0,
             evals: Vec::new(),
             blocks: Blocks::default(),
         };
-        graph.find_routers(template)?;
-        let mut numbers = HashMap::new();
-        for (number, step) in template.steps.iter().enumerate() {
-            let first = graph.accesses.len() as u32;
-            for (at, def) in step.accesses.iter().enumerate() {
-                let place = definitions.tensors[def.tensor as usize].place;
-                let name = || definitions.tensor_name(def.tensor);
-                check_region(&def.region, place, name)?;
-                let tensor = tensors[def.tensor as usize];
-                let about = &mut catalog.tensors[tensor as usize];
-                let (bytes, touch) = match &def.region {
-                    Region::Fixed(region) => (
-                        region.bytes(),
-                        Touch::Fixed {
-                            offset: region.offset,
-                            span: span(region),
-                        },
-                    ),
-                    Region::Indexed(indexed) => {
-                        let touch = graph.touch(
-                            template,
-                            (number, at),
-                            indexed,
-                            about.is_weight(),
-                            &mut numbers,
-                        );
-                        if let Touch::Slices { router, .. } = touch {
-                            let experts = graph.routers[router as usize].experts;
-                            about.experts = about.experts.max(experts);
-                        }
-                        (indexed.unit.bytes(), touch)
-                    }
-                };
-                graph.has_odd |= matches!(touch, Touch::Odd);
-                graph.accesses.push(GraphAccess {
-                    step: number as u32,
-                    tensor,
-                    part: about.part,
-                    direction: def.direction,
-                    is_weight_read: about.is_weight() && def.direction == Direction::Read,
-                    bytes,
-                    touch,
-                });
+        for &router in &prepared.routers {
+            graph.routers.push(Router {
+                router,
+                ids_at: graph.ids,
+                first_expert: graph.experts(),
+            });
+            graph.ids += router.elements;
+        }
+        let mut classes = HashMap::new();
+        for (at, access) in prepared.accesses.iter().enumerate() {
+            let tensor = catalog.numbers[access.tensor as usize];
+            let about = &mut catalog.tensors[tensor as usize];
+            let touch = match &access.index {
+                None => Touch::Fixed {
+                    offset: access.unit.offset,
+                    span: span(&access.unit),
+                },
+                Some(index) => graph.touch(at, index, about.is_weight(), &mut classes),
+            };
+            if let Touch::Slices { router, .. } = touch {
+                let experts = graph.routers[router as usize].experts;
+                about.experts = about.experts.max(experts);
             }
-            let of_step = &graph.accesses[first as usize..];
+            graph.has_odd |= matches!(touch, Touch::Odd);
+            graph.accesses.push(GraphAccess {
+                step: access.step as u32,
+                tensor,
+                part: about.part,
+                direction: access.direction,
+                is_weight_read: about.is_weight() && access.direction == Direction::Read,
+                bytes: access.bytes,
+                touch,
+            });
+        }
+        for step in &prepared.steps {
+            let of_step = &graph.accesses[step.first..step.end];
             let of_kind = |kind| {
                 let found = |a: &&GraphAccess| catalog.tensors[a.tensor as usize].kind == kind;
                 of_step.iter().find(found).map(|a| a.tensor)
@@ -256,55 +237,17 @@ impl Graph {
                 .or_else(|| of_step.last().map(|a| a.tensor));
             let part = primary.map(|t| catalog.tensors[t as usize].part);
             graph.steps.push(GraphStep {
-                op: catalog.ops.number(definitions.text(step.op)),
+                op: catalog.ops.number(step.op.to_string()),
                 layer: catalog.layers.number(step.layer),
-                name: catalog.names.number(definitions.name(step.name)),
-                first,
-                end: graph.accesses.len() as u32,
+                name: catalog.names.number(step.name.to_string()),
+                first: step.first as u32,
+                end: step.end as u32,
                 primary,
                 part: part.unwrap_or_else(|| catalog.parts.number("activation")),
             });
         }
         graph.blocks = Blocks::new(&graph);
-        Ok(graph)
-    }
-
-    fn find_routers(&mut self, template: &Template) -> Result<(), String> {
-        for (number, capture) in template.captures.iter().enumerate() {
-            if capture.kind != CaptureKind::ExpertIds {
-                continue;
-            }
-            let accesses = template.steps.iter().flat_map(|step| &step.accesses);
-            let bounds = accesses.filter_map(|access| match &access.region {
-                Region::Indexed(i) if i.capture as usize == number => Some(i.bound),
-                _ => None,
-            });
-            let experts = bounds.max().unwrap_or(0).min(u64::from(NO_EXPERT)) as u32;
-            let pair = Some(number as u32);
-            let is_pair = |c: &trace::template::CaptureDef| {
-                c.kind == CaptureKind::ExpertWeights && c.pair == pair
-            };
-            let elements = u32::try_from(capture.elements())
-                .ok()
-                .filter(|&n| n <= 1 << 24)
-                .ok_or("a batch chooses more experts than can be")?;
-            let first_expert = self.experts();
-            self.routers.push(Router {
-                capture: number,
-                weights: template.captures.iter().position(is_pair),
-                layer: capture.layer.unwrap_or(0),
-                used: capture.count[0].clamp(1, 1 << 24) as u32,
-                elements,
-                ids_at: self.ids,
-                experts,
-                first_expert,
-            });
-            self.ids += elements;
-            if self.ids > 1 << 26 {
-                return Err("a batch chooses more experts than can be".into());
-            }
-        }
-        Ok(())
+        graph
     }
 
     /// Experts of all routers.
@@ -314,27 +257,15 @@ impl Graph {
             .map_or(0, |r| r.first_expert + r.experts)
     }
 
-    fn touch(
+    fn touch<'a>(
         &mut self,
-        template: &Template,
-        place: (usize, usize),
-        indexed: &Indexed<u32>,
+        at: usize,
+        index: &'a Index,
         is_weight: bool,
-        numbers: &mut HashMap<Indexed<u32>, u32>,
+        classes: &mut HashMap<&'a Indexed<u32>, u32>,
     ) -> Touch {
-        let capture = &template.captures[indexed.capture as usize];
-        let router = self
-            .routers
-            .iter()
-            .position(|r| r.capture == indexed.capture as usize);
+        let (indexed, router) = (&index.indexed, index.router);
         let is_each = indexed.order == IndexOrder::EachInOrder;
-        let is_collapsed = is_merged(indexed);
-        // One access for each value, and the value alone says where.
-        let is_plain = is_each
-            && !is_collapsed
-            && indexed.count == capture.count.map(|n| n.max(1))
-            && (indexed.count[1..].iter().zip(indexed.outer_strides))
-                .all(|(&count, stride)| count == 1 || stride == 0);
         let is_small = indexed.bound < u64::from(NO_EXPERT);
         let unit = Unit {
             offset: indexed.unit.offset,
@@ -343,87 +274,63 @@ impl Graph {
             bound: indexed.bound,
         };
         let counting = match router {
-            Some(router) if !is_each && is_small => Counting::Distinct {
-                router: router as u32,
-                bound: indexed.bound,
-            },
-            _ if is_plain => Counting::Values {
-                capture: indexed.capture as usize,
-                bound: indexed.bound,
-            },
-            _ => Counting::Expanded(Box::new(alone(template, place))),
+            Some(router) if !is_each && is_small => Counting::Distinct { router },
+            _ if is_each && index.is_plain => Counting::Values,
+            _ => Counting::Expanded,
         };
-        let is_expanded = matches!(counting, Counting::Expanded(_));
-        let names_experts = router.is_some() && !is_collapsed;
+        let is_expanded = matches!(counting, Counting::Expanded);
+        let names_experts = router.is_some() && !index.is_merged;
         // Sums by expert are kept per router, so its accesses must agree on how many
-        // there are.
-        let is_of_router =
-            router.is_none_or(|r| indexed.bound == u64::from(self.routers[r].experts));
+        // there are, and be all that it chose.
+        let is_of_router = router.is_none_or(|r| {
+            let router = &self.routers[r as usize];
+            indexed.bound == u64::from(router.experts)
+                && (!is_each || index.elements == u64::from(router.elements))
+        });
         if (is_expanded && is_weight) || (names_experts && (is_expanded || !is_of_router)) {
             return Touch::Odd;
         }
-        let class = *numbers.entry(indexed.clone()).or_insert_with(|| {
-            let class = Class::new(counting, indexed.unit.bytes());
-            self.classes.push(class);
+        let class = *classes.entry(indexed).or_insert_with(|| {
+            self.classes.push(Class::new(at, counting));
             self.classes.len() as u32 - 1
         });
         match router.filter(|_| names_experts) {
             Some(router) if !is_each => Touch::Slices {
-                router: router as u32,
+                router,
                 unit,
                 class,
             },
             Some(router) if is_small => Touch::Each {
-                router: router as u32,
+                router,
                 unit,
                 class,
             },
             Some(_) => Touch::Odd,
             None if !is_weight => Touch::Counted { class },
             None if indexed.bound >= u64::from(u32::MAX) => Touch::Odd,
-            None => match self.keep_rows(indexed.capture as usize, capture.elements()) {
+            None => match self.keep_rows(at, index) {
                 Some(kept) => Touch::Rows { kept, unit, class },
                 None => Touch::Odd,
             },
         }
     }
 
-    fn keep_rows(&mut self, capture: usize, elements: u64) -> Option<u32> {
-        if let Some(known) = self.rows.iter().position(|r| r.capture == capture) {
+    fn keep_rows(&mut self, access: usize, index: &Index) -> Option<u32> {
+        let capture = index.indexed.capture;
+        let elements = u32::try_from(index.elements).ok();
+        let elements = elements.filter(|&n| n <= 1 << 22)?;
+        let is_same = |r: &KeptRows| (r.capture, r.elements) == (capture, elements);
+        if let Some(known) = self.rows.iter().position(is_same) {
             return Some(known as u32);
         }
-        let elements = u32::try_from(elements).ok().filter(|&n| n <= 1 << 22)?;
         self.rows.push(KeptRows {
+            access,
             capture,
             at: self.kept_rows,
             elements,
         });
         self.kept_rows = self.kept_rows.checked_add(elements)?;
         Some(self.rows.len() as u32 - 1)
-    }
-
-    /// Tokens of an evaluation's batch.
-    pub fn batch<'e>(&self, evaluation: &'e Evaluation) -> &'e [i64] {
-        values(evaluation, self.tokens)
-    }
-}
-
-pub fn values(evaluation: &Evaluation, capture: Option<usize>) -> &[i64] {
-    capture
-        .and_then(|c| evaluation.captures.get(c))
-        .map_or(&[], Vec::as_slice)
-}
-
-/// A template of one access.
-fn alone(template: &Template, (step, access): (usize, usize)) -> Template {
-    let step = &template.steps[step];
-    Template {
-        nodes: 1,
-        steps: vec![Step {
-            accesses: vec![step.accesses[access].clone()],
-            ..step.clone()
-        }],
-        captures: template.captures.clone(),
     }
 }
 

@@ -192,7 +192,7 @@ impl RunIndex {
             rows.push(HeatmapRow {
                 label: about.name.clone(),
                 layer,
-                tensor: Some(about.table_number),
+                tensor: Some(about.number),
                 expert: None,
                 group: layer_label(layer),
             });

@@ -7,7 +7,7 @@
 //! evaluation. 10^8 accesses are answered for from some 10^5 evaluations.
 //!
 //! - [`filter`], [`query`]: what is asked; [`answers`]: what is answered;
-//! - `load`, `evaluation`: log → `catalog` (names and numbers), `graph` (templates, prepared),
+//! - `load`, `evaluation`: log → `catalog` (names and numbers), `graph` (templates, compact),
 //!   `data` (evaluations and their arrays), `blocks` (running sums of those);
 //! - `select`, `sums`: what a filter keeps, and sums of that;
 //! - `summary`, `heatmap` and `expert_heatmap`, `offsets` and `profile`, `nodes`,
@@ -82,7 +82,9 @@ pub struct RunIndex {
     version: u64,
     catalog: catalog::Catalog,
     graphs: Vec<graph::Graph>,
-    streams: Vec<load::Stream>,
+    /// While more may come.
+    reading: Option<reader::Reading>,
+    streams: BTreeMap<u32, load::Stream>,
     /// As they were read.
     evals: Vec<data::Eval>,
     data: data::Data,
@@ -94,15 +96,13 @@ pub struct RunIndex {
     /// Begin of the first evaluation: all answers count from it.
     origin: u64,
     tokens: u64,
-    /// Texts of token ids.
-    pieces: BTreeMap<u32, Vec<u8>>,
+    /// Texts of token ids, and the streams that they are from.
+    pieces: BTreeMap<u32, (u32, Vec<u8>)>,
     /// The model's files, where they are still there.
     model: Option<gguf::Model>,
     about_model: ModelInfo,
     totals: SummaryTotals,
     missing: Vec<String>,
-    damage: Vec<String>,
-    damaged: u64,
     /// As `log/status` said when the log was last read.
     committed: Option<u64>,
     kernel_logs: KernelInfo,
@@ -212,7 +212,8 @@ impl RunIndex {
             version: 1,
             catalog: catalog::Catalog::default(),
             graphs: Vec::new(),
-            streams: Vec::new(),
+            reading: None,
+            streams: BTreeMap::new(),
             evals: Vec::new(),
             data: data::Data::default(),
             order: Vec::new(),
@@ -225,8 +226,6 @@ impl RunIndex {
             about_model: ModelInfo::default(),
             totals: SummaryTotals::default(),
             missing: Vec::new(),
-            damage: Vec::new(),
-            damaged: 0,
             committed: None,
             kernel_logs: KernelInfo::default(),
             loaded: kernel::Loaded::default(),

@@ -290,7 +290,7 @@ impl RunIndex {
             eval: eval.number,
             step: hit.step,
             token: eval.first_token_if_any(),
-            tensor: tensor.table_number,
+            tensor: tensor.number,
             expert: (hit.expert != NO_EXPERT).then_some(hit.expert.into()),
             op: self.catalog.ops.all[step.op as usize].clone(),
             layer: self.catalog.layers.all[step.layer as usize],

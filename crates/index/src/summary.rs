@@ -168,7 +168,7 @@ impl RunIndex {
         let mut by_tensor: Vec<TensorSum> = by_tensor
             .filter(|(tensor, sum)| tensor.is_weight() && sum.accesses > 0)
             .map(|(tensor, sum)| TensorSum {
-                tensor: tensor.table_number,
+                tensor: tensor.number,
                 name: tensor.name.clone(),
                 component: catalog.parts.all[tensor.part as usize],
                 layer: tensor.meaning.as_ref().and_then(|m| m.layer),

@@ -14,7 +14,7 @@ use trace::{
 
 use crate::{
     choices::{Index, Router, routers},
-    tensors::Tensors,
+    tensors::{Tensor, Tensors},
 };
 
 #[derive(Clone, Debug, Default)]
@@ -120,7 +120,7 @@ impl Prepared {
             for def in &step.accesses {
                 let at = of_stream[def.tensor as usize];
                 let tensor = &tensors.all()[at as usize];
-                check_region(&def.region, tensor.place, || tensor.name.clone())?;
+                check_region(&def.region, tensor)?;
                 let (unit, index) = match &def.region {
                     Region::Fixed(region) => (region, None),
                     Region::Indexed(indexed) => {
@@ -165,11 +165,7 @@ const MAX_ELEMENTS: u64 = 1 << 28;
 
 /// `Err` if a region cannot be: offsets and sizes must be signed 64-bit numbers, as pandas
 /// and Spark have them.
-pub fn check_region(
-    region: &Region<u32>,
-    place: Option<FilePlace>,
-    tensor_name: impl FnOnce() -> String,
-) -> Result<(), String> {
+fn check_region(region: &Region<u32>, tensor: &Tensor) -> Result<(), String> {
     let (unit, end, elements) = match region {
         Region::Fixed(region) => (region, region.end(), Some(1)),
         Region::Indexed(indexed) => {
@@ -178,7 +174,7 @@ pub fn check_region(
             (&indexed.unit, indexed.end(), elements)
         }
     };
-    let file_offset = place.map_or(0, |p| p.file_offset);
+    let file_offset = tensor.place.map_or(0, |p| p.file_offset);
     let last = end.and_then(|end| end.checked_add(file_offset));
     let runs = unit
         .dims
@@ -187,13 +183,13 @@ pub fn check_region(
     let bytes = runs.and_then(|runs| runs.checked_mul(unit.run_bytes));
     let fits = |n: Option<u64>| n.is_some_and(|n| i64::try_from(n).is_ok());
     if !(fits(last) && fits(bytes) && fits(Some(unit.run_bytes))) {
-        let name = tensor_name();
+        let name = &tensor.name;
         return Err(format!(
             "a region of tensor {name} is larger than a table can say"
         ));
     }
     if elements.is_none_or(|n| n > MAX_ELEMENTS) {
-        let name = tensor_name();
+        let name = &tensor.name;
         return Err(format!("tensor {name} is indexed more often than can be"));
     }
     Ok(())
