@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, bail};
-use audit::{Files, Findings, Tally, compare, touched};
+use audit::touched;
 use comfy_table::{Table, presets};
 use engine::{
     audit::{Grain, touch},
@@ -15,6 +15,7 @@ use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
     underneath::UnderneathArgs,
 };
+use reader::audit::{Files, Findings, Tally, TouchedByStream, compare};
 use rundir::Run;
 use serde_json::json;
 use terminal::progress;
@@ -112,7 +113,7 @@ fn of_engine(args: &Args, log_directory: &Path) -> anyhow::Result<Findings> {
     bar.finish_and_clear();
     let spinner = ProgressBar::new_spinner().with_message("comparing");
     let files = Files::of_model(&prepared.model.gguf);
-    let findings = compare(&files, log_directory, 0, &touched)?;
+    let findings = compare(&files, log_directory, &[(0, touched)].into())?;
     spinner.finish_and_clear();
     Ok(findings)
 }
@@ -136,13 +137,13 @@ fn of_program(args: &Args, scratch: &Path) -> anyhow::Result<Findings> {
     }
     let log_directory = Run::open(&output)?.log_directory();
     let files = Files::open(&attach::model_files(&log_directory))?;
-    let mut findings = Findings::default();
+    let mut touched = TouchedByStream::new();
     for stream in streams(&log_directory)? {
-        let touched = touched::read(&log_directory, stream, &files.first)
+        let of_stream = touched::read(&log_directory, stream, &files.first)
             .with_context(|| format!("the pages that stream {stream} touched"))?;
-        findings.add(compare(&files, &log_directory, stream, &touched)?);
+        touched.insert(stream, of_stream);
     }
-    Ok(findings)
+    Ok(compare(&files, &log_directory, &touched)?)
 }
 
 fn print(findings: &Findings, all: bool) {

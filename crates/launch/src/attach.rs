@@ -13,7 +13,7 @@
 //! go to standard error and start with `tensorscope:`.
 
 use std::{
-    collections::BTreeMap,
+    collections::BTreeSet,
     ffi::{OsStr, OsString},
     fs, io,
     os::unix::ffi::OsStrExt,
@@ -27,7 +27,10 @@ use anyhow::{Context, anyhow};
 use gguf::Vocabulary;
 use indicatif::HumanBytes;
 use kernelio::session::{Session, Wish};
-use reader::summary::{Summary, summarise};
+use reader::{
+    Log, Seen, Visitor,
+    summary::{Summary, summarise},
+};
 use rundir::{
     Ending, Metadata, RunDirectory,
     error::reason,
@@ -38,10 +41,9 @@ use terminal::text::grouped;
 use trace::{
     control::{Bounds, Control, Stop},
     format::Phase,
-    read::{Event, StreamReader, streams},
+    read::{ReadError, streams},
     seal::{Sealed, seal},
     status::{State, StatusPage},
-    template::CaptureKind,
 };
 
 use crate::{
@@ -426,31 +428,30 @@ fn name_tokens(log_directory: &Path, models: &[gguf::Model]) -> anyhow::Result<(
     for model in models {
         vocabularies.extend(Vocabulary::of(model)?);
     }
-    let mut tokens = BTreeMap::new();
-    for stream in streams(log_directory)? {
-        let mut reader = StreamReader::open(log_directory, stream)?;
-        while let Some(event) = reader.next_event()? {
-            let Event::Evaluation(evaluation) = event else {
-                continue;
-            };
-            let template = &reader.definitions.templates[evaluation.template as usize];
-            let numbers = evaluation.first_of(template, CaptureKind::Tokens);
-            for id in numbers.iter().filter_map(|&id| u32::try_from(id).ok()) {
-                tokens.entry(id).or_insert_with(|| {
-                    let mut texts = vocabularies.iter().map(|v| v.text(id));
-                    let first = texts.next()??;
-                    texts
-                        .all(|text| text.as_ref() == Some(&first))
-                        .then_some(first)
-                });
-            }
-        }
-    }
-    let named = tokens
-        .into_iter()
-        .filter_map(|(id, text)| Some((id, text?)));
+    let mut ids = TokenIds::default();
+    Log::new(log_directory).walk(&mut ids)?;
+    let named = ids.0.into_iter().filter_map(|id| {
+        let mut texts = vocabularies.iter().map(|v| v.text(id));
+        let first = texts.next()??;
+        let agree = texts.all(|text| text.as_ref() == Some(&first));
+        agree.then_some((id, first))
+    });
     trace::tokens::write(log_directory, named)?;
     Ok(())
+}
+
+/// Those that occurred.
+#[derive(Default)]
+struct TokenIds(BTreeSet<u32>);
+
+impl Visitor for TokenIds {
+    type Error = ReadError;
+
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
+        let ids = seen.token_ids().iter();
+        self.0.extend(ids.filter_map(|&id| u32::try_from(id).ok()));
+        Ok(())
+    }
 }
 
 /// The files that the recorded programs loaded, as the trace counts them.

@@ -14,11 +14,13 @@
 //! - [`rows`]: the rows of these tables, whatever format they end up in;
 //! - [`tally`]: what a template's evaluations touched, counted; [`summary`]: everything
 //!   added up;
-//! - [`kernel`]: page faults, block requests and resident pages, joined to tensors and nodes.
+//! - [`kernel`]: page faults, block requests and resident pages, joined to tensors and nodes;
+//! - [`audit`]: what the record claims, held against what the MMU saw.
 //!
 //! What it deliberately does not do: keep more than a stream's definitions in memory,
 //! decide what an answer means, or write anything.
 
+pub mod audit;
 pub mod choices;
 pub mod kernel;
 pub mod log;

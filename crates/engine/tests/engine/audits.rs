@@ -7,12 +7,13 @@
 
 use std::path::{Path, PathBuf};
 
-use audit::{Files, Findings, compare, pages::PAGE_BYTES};
+use audit::pages::PAGE_BYTES;
 use engine::{
     audit::{Grain, touch, watch},
     context::{ContextProps, FlashAttention},
 };
 use gguf::{GgmlType, write::Split};
+use reader::audit::{Files, Findings, compare};
 use synth::{
     Recipe,
     shape::{Experts, Mla, Ssm},
@@ -167,14 +168,18 @@ fn pages_that_another_prompt_touched_are_told_apart() {
     };
     let (logs, touched) = run(vec![1, 310, 320]);
     let (_, touched_by_other) = run(vec![1, 340, 351]);
-    let own = compare(&Files::of_model(&model.gguf), logs.path(), 0, &touched).unwrap();
+    let own = compare(
+        &Files::of_model(&model.gguf),
+        logs.path(),
+        &[(0, touched)].into(),
+    )
+    .unwrap();
     assert_eq!((own.total.recall(), own.total.precision()), (1.0, 1.0));
     assert_eq!(own.discrepancies, []);
     let other = compare(
         &Files::of_model(&model.gguf),
         logs.path(),
-        0,
-        &touched_by_other,
+        &[(0, touched_by_other)].into(),
     )
     .unwrap();
     println!(
@@ -276,7 +281,13 @@ fn audit(case: &Case, grain: Grain, threads: usize) {
         &mut |_| {},
     )
     .unwrap();
-    let findings = compare(&Files::of_model(&model.gguf), logs.path(), 0, &touched).unwrap();
+    let evaluations = touched.len();
+    let findings = compare(
+        &Files::of_model(&model.gguf),
+        logs.path(),
+        &[(0, touched)].into(),
+    )
+    .unwrap();
     let label = format!(
         "{} {} {:?} prompt {} x{} ubatch {} flash {:?} {grain:?}",
         case.model,
@@ -289,7 +300,7 @@ fn audit(case: &Case, grain: Grain, threads: usize) {
     );
     report(&label, &findings, model.gguf.len_bytes());
     assert_eq!(findings.flawed_evaluations, 0, "{label}");
-    assert_eq!(findings.evaluations as usize, touched.len(), "{label}");
+    assert_eq!(findings.evaluations as usize, evaluations, "{label}");
     assert!(findings.evaluations as usize >= GENERATED, "{label}");
     for (number, tally) in findings.by_evaluation.iter().enumerate() {
         assert!(tally.touched > 0, "{label}: evaluation {number}");

@@ -7,9 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use audit::pages::{PAGE_BYTES, first_pages};
 use gguf::Model;
 
-use crate::pages::{PAGE_BYTES, first_pages};
+use super::AuditError;
 
 pub struct Files<'m> {
     models: Vec<Held<'m>>,
@@ -35,14 +36,6 @@ impl Deref for Held<'_> {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum FilesError {
-    #[error(transparent)]
-    Model(#[from] gguf::Error),
-    #[error("{}: is none of the files of its own model", .0.display())]
-    Stray(PathBuf),
-}
-
 impl<'m> Files<'m> {
     pub fn of_model(model: &'m Model) -> Files<'m> {
         let places = (0..model.files().len()).map(|file| (0, file)).collect();
@@ -50,7 +43,7 @@ impl<'m> Files<'m> {
     }
 
     /// Of the files of any models, in any order.
-    pub fn open(paths: &[PathBuf]) -> Result<Files<'static>, FilesError> {
+    pub fn open(paths: &[PathBuf]) -> Result<Files<'static>, AuditError> {
         let mut models: Vec<Held<'static>> = Vec::new();
         let mut places = Vec::new();
         for path in paths {
@@ -59,7 +52,7 @@ impl<'m> Files<'m> {
                 Some(place) => place,
                 None => {
                     models.push(Held::Owned(Box::new(Model::open(path)?)));
-                    place_of(&models, path).ok_or_else(|| FilesError::Stray(path.clone()))?
+                    place_of(&models, path).ok_or_else(|| AuditError::Stray(path.clone()))?
                 }
             };
             places.push(place);

@@ -1,17 +1,34 @@
-//! Pages that the trace claims against pages that were touched.
+//! The record held against the MMU: pages that the trace claims against pages that were
+//! touched (crate `audit`).
 
-use std::{collections::BTreeMap, path::Path};
+mod files;
 
-use trace::{
-    expand::for_each_access,
-    read::{Definitions, Evaluation, Event, ReadError, StreamReader},
-    template::Direction,
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use crate::{
-    Files, Touched,
+use audit::{
+    Touched,
     pages::{PAGE_BYTES, PageSet},
 };
+use trace::{read::ReadError, template::Direction};
+
+pub use files::Files;
+
+use crate::{
+    log::{Log, Stream, Visitor},
+    seen::Seen,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    #[error(transparent)]
+    Model(#[from] gguf::Error),
+    #[error("{}: is none of the files of its own model", .0.display())]
+    Stray(PathBuf),
+}
 
 /// Pages of one op or tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +75,7 @@ fn share(part: u64, whole: u64) -> f64 {
 /// A page on which trace and MMU disagree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Discrepancy {
+    /// Its number in the run.
     pub evaluation: u64,
     /// With the node grain.
     pub step: Option<usize>,
@@ -83,77 +101,83 @@ pub struct Findings {
     pub flawed_evaluations: u64,
 }
 
-/// Reads a stream of the log and compares it with what was touched, by the number
-/// of the evaluation.
+/// What the evaluations of each stream touched, by their number.
+pub type TouchedByStream = BTreeMap<u32, Vec<Option<Touched>>>;
+
+/// Reads the log and compares it with what was touched.
 pub fn compare(
     files: &Files<'_>,
     log_directory: &Path,
-    stream: u32,
-    touched: &[Option<Touched>],
+    touched: &TouchedByStream,
 ) -> Result<Findings, ReadError> {
-    let mut reader = StreamReader::open(log_directory, stream)?;
-    let mut findings = Findings::default();
-    let mut seen = 0;
-    while let Some(event) = reader.next_event()? {
-        let Event::Evaluation(evaluation) = event else {
-            findings.flawed_evaluations += 1;
-            continue;
-        };
-        findings.flawed_evaluations += u64::from(evaluation.flags != 0);
-        seen += 1;
-        let Some(Some(touched)) = touched.get(evaluation.number as usize) else {
-            findings.flawed_evaluations += 1;
-            continue;
-        };
-        let comparison = Comparison {
-            files,
-            definitions: &reader.definitions,
-            evaluation: &evaluation,
-        };
-        let before = findings.total;
-        comparison.run(touched, &mut findings);
-        findings.by_evaluation.push(findings.total.since(before));
-        findings.evaluations += 1;
-    }
-    findings.flawed_evaluations += (touched.len() as u64).saturating_sub(seen);
+    let mut comparing = Comparing {
+        files,
+        touched,
+        seen: 0,
+        findings: Findings::default(),
+    };
+    let walked = Log::new(log_directory).walk(&mut comparing)?;
+    let mut findings = comparing.findings;
+    findings.flawed_evaluations += walked.partial + walked.damaged.len() as u64;
     Ok(findings)
 }
 
-impl Findings {
-    /// Adds what another stream showed.
-    pub fn add(&mut self, other: Findings) {
-        self.total.add(other.total);
-        self.evaluations += other.evaluations;
-        self.by_evaluation.extend(other.by_evaluation);
-        for (ours, theirs) in [
-            (&mut self.by_op, other.by_op),
-            (&mut self.by_tensor, other.by_tensor),
-        ] {
-            for (name, tally) in theirs {
-                ours.entry(name).or_default().add(tally);
-            }
-        }
-        self.discrepancies.extend(other.discrepancies);
-        self.flawed_evaluations += other.flawed_evaluations;
+struct Comparing<'a> {
+    files: &'a Files<'a>,
+    touched: &'a TouchedByStream,
+    /// Evaluations of the stream.
+    seen: u64,
+    findings: Findings,
+}
+
+impl Visitor for Comparing<'_> {
+    type Error = ReadError;
+
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
+        self.seen += 1;
+        let findings = &mut self.findings;
+        findings.flawed_evaluations += u64::from(seen.evaluation.flags != 0);
+        let of_stream = self.touched.get(&seen.stream);
+        let touched = of_stream.and_then(|all| all.get(seen.evaluation.number as usize));
+        let Some(Some(touched)) = touched else {
+            findings.flawed_evaluations += 1;
+            return Ok(());
+        };
+        let before = findings.total;
+        let files = self.files;
+        Comparison { files, seen }.run(touched, findings);
+        findings.by_evaluation.push(findings.total.since(before));
+        findings.evaluations += 1;
+        Ok(())
+    }
+
+    fn stream_ends(&mut self, stream: &Stream) -> Result<(), ReadError> {
+        let touched = self.touched.get(&stream.number).map_or(0, Vec::len) as u64;
+        self.findings.flawed_evaluations += touched.saturating_sub(self.seen);
+        self.seen = 0;
+        Ok(())
     }
 }
 
+/// Pages claimed, with the ops that claim them.
+type Claims = BTreeMap<u64, Vec<Arc<str>>>;
+
+/// Of one evaluation.
 struct Comparison<'a> {
     files: &'a Files<'a>,
-    definitions: &'a Definitions,
-    evaluation: &'a Evaluation,
+    seen: &'a Seen<'a>,
 }
 
 impl Comparison<'_> {
     fn run(&self, touched: &Touched, findings: &mut Findings) {
-        let template = &self.definitions.templates[self.evaluation.template as usize];
-        // Pages claimed, with the ops that claim them.
-        let mut claims: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
-        for step in 0..template.steps.len() {
+        let mut claims = Claims::new();
+        for step in 0..self.seen.prepared.steps.len() {
             if !touched.by_step.is_empty() {
                 claims.clear();
             }
-            self.claim(step, &mut claims);
+            if self.seen.evaluation.was_executed(step) {
+                self.claim(step, &mut claims);
+            }
             if !touched.by_step.is_empty() {
                 let pages = touched.by_step.get(step).map_or(&[][..], Vec::as_slice);
                 let mut set = PageSet::with_pages(self.files.pages());
@@ -166,23 +190,22 @@ impl Comparison<'_> {
         }
     }
 
-    fn claim(&self, step: usize, claims: &mut BTreeMap<u64, Vec<u32>>) {
-        let template = &self.definitions.templates[self.evaluation.template as usize];
-        let op = template.steps[step].op;
-        for_each_access(template, self.evaluation, step, |access| {
-            let Some(place) = self.definitions.tensors[access.def.tensor as usize].place else {
+    fn claim(&self, step: usize, claims: &mut Claims) {
+        let op = &self.seen.prepared.steps[step].op;
+        self.seen.for_each_access(step, |of| {
+            let Some(place) = of.prepared.place else {
                 return;
             };
-            if access.def.direction != Direction::Read {
+            if of.prepared.direction != Direction::Read {
                 return;
             }
             let first = self.files.first[place.file as usize];
-            access.region.for_each_run(|offset, bytes| {
+            of.access.region.for_each_run(|offset, bytes| {
                 let start = place.file_offset + offset;
                 for page in start / PAGE_BYTES..=(start + bytes - 1) / PAGE_BYTES {
                     let ops = claims.entry(first + page).or_default();
-                    if !ops.contains(&op) {
-                        ops.push(op);
+                    if !ops.contains(op) {
+                        ops.push(op.clone());
                     }
                 }
             });
@@ -191,7 +214,7 @@ impl Comparison<'_> {
 
     fn hold_against(
         &self,
-        claims: &BTreeMap<u64, Vec<u32>>,
+        claims: &Claims,
         touched: &PageSet,
         step: Option<usize>,
         findings: &mut Findings,
@@ -202,15 +225,7 @@ impl Comparison<'_> {
                 touched: 0,
                 both: u64::from(touched.contains(page)),
             };
-            findings.total.add(tally);
-            for &op in ops {
-                findings
-                    .by_op
-                    .entry(self.definitions.text(op))
-                    .or_default()
-                    .add(tally);
-            }
-            self.tally_tensors(page, tally, findings);
+            self.add(page, ops, tally, findings);
             if !touched.contains(page) {
                 findings
                     .discrepancies
@@ -224,15 +239,7 @@ impl Comparison<'_> {
                 touched: 1,
                 both: 0,
             };
-            findings.total.add(tally);
-            for &op in ops.into_iter().flatten() {
-                findings
-                    .by_op
-                    .entry(self.definitions.text(op))
-                    .or_default()
-                    .add(tally);
-            }
-            self.tally_tensors(page, tally, findings);
+            self.add(page, ops.map_or(&[], Vec::as_slice), tally, findings);
             if ops.is_none() {
                 findings
                     .discrepancies
@@ -241,21 +248,25 @@ impl Comparison<'_> {
         }
     }
 
-    fn tally_tensors(&self, page: u64, tally: Tally, findings: &mut Findings) {
+    fn add(&self, page: u64, ops: &[Arc<str>], tally: Tally, findings: &mut Findings) {
+        findings.total.add(tally);
+        for op in ops {
+            findings.by_op.entry(op.to_string()).or_default().add(tally);
+        }
         for name in self.files.tensors_of(page) {
             findings.by_tensor.entry(name).or_default().add(tally);
         }
     }
 
-    fn discrepancy(&self, page: u64, step: Option<usize>, ops: &[u32]) -> Discrepancy {
+    fn discrepancy(&self, page: u64, step: Option<usize>, ops: &[Arc<str>]) -> Discrepancy {
         let (file, file_offset) = self.files.place_of(page);
         Discrepancy {
-            evaluation: self.evaluation.number,
+            evaluation: self.seen.eval,
             step,
             file,
             file_offset,
             tensors: self.files.tensors_of(page),
-            claimed_by: ops.iter().map(|&op| self.definitions.text(op)).collect(),
+            claimed_by: ops.iter().map(|op| op.to_string()).collect(),
         }
     }
 }
