@@ -6,6 +6,7 @@
 
 mod code;
 mod crates;
+mod reading;
 mod text;
 
 use std::path::Path;
@@ -40,6 +41,7 @@ fn violations(root: &Path) -> Result<Vec<String>, String> {
             all.extend(code::modules_say_what_they_are_for(source));
             all.extend(code::files_are_short(source, code::MAY_BE_LONG));
             all.extend(code::code_is_house_trained(source));
+            all.extend(reading::templates_are_read_by_reader(source));
         }
         if source.path.ends_with(".md") {
             all.extend(text::links_resolve(source, &exists));
