@@ -199,6 +199,10 @@ impl<'a> Walker<'a> {
         }
     }
 
+    fn add_all_pairs(&self, eval: &Eval, sums: &mut [u32]) {
+        self.add_pairs(eval, 0..eval.tokens, sums);
+    }
+
     /// Pairs of experts that a token used together, for tokens of the batch.
     pub fn add_pairs(&self, eval: &Eval, tokens: Range<u32>, sums: &mut [u32]) {
         if sums.is_empty() {
@@ -231,66 +235,68 @@ impl<'a> Walker<'a> {
 impl Graph {
     /// Brings the kept sums up to date after an evaluation was appended.
     pub fn keep_sums(&mut self, evals: &[Eval], data: &Data) {
-        let ranks = self.evals.len() as u32;
         let mut blocks = std::mem::take(&mut self.blocks);
-        let walker = Walker::new(self, data);
-        blocks.nanos.extend(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_nanos(eval, sums));
-        });
-        blocks.used.extend(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_used(eval, sums));
-        });
-        blocks.chosen.extend(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_chosen(eval, sums));
-        });
-        blocks.weight.extend(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_weight(eval, sums));
-        });
-        blocks.pairs.extend(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| {
-                walker.add_pairs(eval, 0..eval.tokens, sums)
-            });
-        });
+        self.keep(&mut blocks.nanos, evals, data, Walker::add_nanos);
+        self.keep(&mut blocks.used, evals, data, Walker::add_used);
+        self.keep(&mut blocks.chosen, evals, data, Walker::add_chosen);
+        self.keep(&mut blocks.weight, evals, data, Walker::add_weight);
+        self.keep(&mut blocks.pairs, evals, data, Walker::add_all_pairs);
         self.blocks = blocks;
     }
 
-    pub fn nanos(&self, evals: &[Eval], data: &Data, ranks: Range<u32>) -> Vec<u64> {
+    fn keep<'a, T: Amount>(
+        &'a self,
+        kept: &mut Kept<T>,
+        evals: &[Eval],
+        data: &'a Data,
+        add: impl Fn(&Walker<'a>, &Eval, &mut [T]),
+    ) {
         let walker = Walker::new(self, data);
-        self.blocks.nanos.sum(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_nanos(eval, sums));
+        kept.extend(self.evals.len() as u32, |ranks, sums| {
+            self.each(evals, ranks, |eval| add(&walker, eval, sums));
+        });
+    }
+
+    fn sum<'a, T: Amount>(
+        &'a self,
+        kept: &Kept<T>,
+        evals: &[Eval],
+        data: &'a Data,
+        ranks: Range<u32>,
+        add: impl Fn(&Walker<'a>, &Eval, &mut [T]),
+    ) -> Vec<T> {
+        let walker = Walker::new(self, data);
+        kept.sum(ranks, |ranks, sums| {
+            self.each(evals, ranks, |eval| add(&walker, eval, sums));
         })
+    }
+
+    pub fn nanos(&self, evals: &[Eval], data: &Data, ranks: Range<u32>) -> Vec<u64> {
+        self.sum(&self.blocks.nanos, evals, data, ranks, Walker::add_nanos)
     }
 
     /// Evaluations that used each expert.
     pub fn used(&self, evals: &[Eval], data: &Data, ranks: Range<u32>) -> Vec<u32> {
-        let walker = Walker::new(self, data);
-        self.blocks.used.sum(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_used(eval, sums));
-        })
+        self.sum(&self.blocks.used, evals, data, ranks, Walker::add_used)
     }
 
     /// Choices of each expert.
     pub fn chosen(&self, evals: &[Eval], data: &Data, ranks: Range<u32>) -> Vec<u32> {
-        let walker = Walker::new(self, data);
-        self.blocks.chosen.sum(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_chosen(eval, sums));
-        })
+        self.sum(&self.blocks.chosen, evals, data, ranks, Walker::add_chosen)
     }
 
     pub fn weight(&self, evals: &[Eval], data: &Data, ranks: Range<u32>) -> Vec<f64> {
-        let walker = Walker::new(self, data);
-        self.blocks.weight.sum(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| walker.add_weight(eval, sums));
-        })
+        self.sum(&self.blocks.weight, evals, data, ranks, Walker::add_weight)
     }
 
     pub fn pairs(&self, evals: &[Eval], data: &Data, ranks: Range<u32>) -> Vec<u32> {
-        let walker = Walker::new(self, data);
-        self.blocks.pairs.sum(ranks, |ranks, sums| {
-            self.each(evals, ranks, |eval| {
-                walker.add_pairs(eval, 0..eval.tokens, sums)
-            });
-        })
+        self.sum(
+            &self.blocks.pairs,
+            evals,
+            data,
+            ranks,
+            Walker::add_all_pairs,
+        )
     }
 
     pub fn each<'e>(&self, evals: &'e [Eval], ranks: Range<u32>, mut f: impl FnMut(&'e Eval)) {

@@ -36,15 +36,10 @@ pub struct Eval {
     pub first_token: u64,
     pub tokens: u32,
     /// Where its values start in the arrays of [`Data`]; for a ragged one,
-    /// `times_at` is its index in [`Data::ragged`].
-    pub tokens_at: usize,
-    pub times_at: usize,
-    pub ids_at: usize,
-    pub distinct_at: usize,
-    pub routers_at: usize,
-    pub rows_at: usize,
-    /// Rows that are output, where a router saw only those.
-    pub outputs: Range<u32>,
+    /// `times` is its index in [`Data::ragged`].
+    pub at: Lengths,
+    /// How many rows are output, where a router saw only those.
+    pub outputs: u32,
 }
 
 impl Eval {
@@ -132,46 +127,46 @@ impl Data {
 
     /// Ends of the steps of a regular evaluation, from its begin.
     pub fn ends(&self, eval: &Eval, steps: usize) -> &[u32] {
-        &self.ends[eval.times_at..eval.times_at + steps]
+        &self.ends[eval.at.times..eval.at.times + steps]
     }
 
     pub fn ids(&self, eval: &Eval, router: &Router) -> &[u16] {
-        let at = eval.ids_at + router.ids_at as usize;
+        let at = eval.at.ids + router.ids_at as usize;
         &self.ids[at..at + router.elements as usize]
     }
 
     pub fn weights(&self, eval: &Eval, router: &Router) -> &[f32] {
-        let at = eval.ids_at + router.ids_at as usize;
+        let at = eval.at.ids + router.ids_at as usize;
         &self.weights[at..at + router.elements as usize]
     }
 
     /// Experts that router number `router` chose, ascending.
     pub fn distinct(&self, eval: &Eval, router: usize) -> &[u16] {
-        let ends = &self.distinct_ends[eval.routers_at..=eval.routers_at + router];
+        let ends = &self.distinct_ends[eval.at.routers..=eval.at.routers + router];
         let end = ends[router] as usize;
         let begin = router.checked_sub(1).map_or(0, |r| ends[r] as usize);
-        &self.distinct[eval.distinct_at + begin..eval.distinct_at + end]
+        &self.distinct[eval.at.distinct + begin..eval.at.distinct + end]
     }
 
     /// The values of an index array; [`NO_ROW`] where they name nothing.
     pub fn rows(&self, eval: &Eval, graph: &Graph, kept: u32) -> &[u32] {
         let kept = &graph.rows[kept as usize];
-        let at = eval.rows_at + kept.at as usize;
+        let at = eval.at.rows + kept.at as usize;
         &self.rows[at..at + kept.elements as usize]
     }
 
     /// The token of the batch whose choices stand in this row of a router: behind
     /// the last attention only the rows that are output are left.
     pub fn token_of_row(&self, eval: &Eval, router: &Router, row: u32) -> u32 {
-        if eval.outputs.is_empty() || router.elements / router.used == eval.tokens {
+        if eval.outputs == 0 || router.elements / router.used == eval.tokens {
             return row;
         }
-        let outputs = &self.outputs[eval.outputs.start as usize..eval.outputs.end as usize];
+        let outputs = &self.outputs[eval.at.outputs as usize..][..eval.outputs as usize];
         outputs.get(row as usize).copied().unwrap_or(row)
     }
 
     pub fn ragged(&self, eval: &Eval) -> &Ragged {
-        &self.ragged[eval.times_at]
+        &self.ragged[eval.at.times]
     }
 
     pub fn push_end(&mut self, end: u32) {

@@ -50,7 +50,7 @@ impl RunIndex {
         self.model = model.filter(is_same);
     }
 
-    pub(crate) fn describe(&self) -> Info {
+    pub fn info(&self) -> Info {
         let catalog = &self.catalog;
         let duration = self.latest.last().map_or(0, |last| last - self.origin);
         let phases = [Phase::Prompt, Phase::Generate, Phase::Unknown].map(|phase| {
@@ -146,7 +146,8 @@ impl RunIndex {
         infos
     }
 
-    pub(crate) fn list_tokens(&self, window: TokenWindow) -> Vec<TokenInfo> {
+    /// At most 4096; larger windows are thinned evenly.
+    pub fn tokens(&self, window: TokenWindow) -> Vec<TokenInfo> {
         let end = window
             .to
             .map_or(self.tokens, |to| to.saturating_add(1).min(self.tokens));
@@ -170,7 +171,7 @@ impl RunIndex {
     }
 
     fn token_of(&self, eval: &Eval, token: u64) -> TokenInfo {
-        let at = eval.tokens_at + (token - eval.first_token) as usize;
+        let at = eval.at.tokens + (token - eval.first_token) as usize;
         let id = self.data.token_ids[at];
         let piece = u32::try_from(id).ok().and_then(|id| self.pieces.get(&id));
         TokenInfo {
@@ -186,7 +187,7 @@ impl RunIndex {
         }
     }
 
-    pub(crate) fn list_evals(&self, query: &EvalsQuery) -> Vec<EvalBrief> {
+    pub fn evals(&self, query: &EvalsQuery) -> Vec<EvalBrief> {
         let (from, to) = (query.from.unwrap_or(0), query.to.unwrap_or(u64::MAX));
         let is_wanted = |at: &&u32| (from..=to).contains(&self.evals[**at as usize].number);
         let wanted: Vec<u32> = self.by_time.iter().filter(is_wanted).copied().collect();
@@ -205,7 +206,8 @@ impl RunIndex {
         (0..listed).map(brief).collect()
     }
 
-    pub(crate) fn play(&self, number: u64) -> Option<EvalInfo> {
+    /// By its number in the tables.
+    pub fn eval(&self, number: u64) -> Option<EvalInfo> {
         // Numbers ascend in this order, but for a damaged log.
         let eval = self
             .order
@@ -257,7 +259,8 @@ impl RunIndex {
         })
     }
 
-    pub(crate) fn find_owner(&self, offset: u64) -> Option<Located> {
+    /// `None` behind the end of the map space.
+    pub fn locate(&self, offset: u64) -> Option<Located> {
         if offset >= self.catalog.total_bytes {
             return None;
         }

@@ -28,8 +28,8 @@ impl RunIndex {
         if batch.len() > MAX_BATCH || data.token_ids.len() + batch.len() > MAX_TOKENS {
             return Err("its batch has more tokens than can be".into());
         }
-        let lengths = data.lengths();
-        if lengths.rows + graph.kept_rows as usize > MAX_ROWS {
+        let at = data.lengths();
+        if at.rows + graph.kept_rows as usize > MAX_ROWS {
             return Err("the log holds more indices than fit into memory".into());
         }
         let begin = evaluation.begin_nanos;
@@ -46,13 +46,8 @@ impl RunIndex {
             last: last.max(evaluation.end_nanos).max(begin),
             first_token: seen.first_token,
             tokens: batch.len() as u32,
-            tokens_at: lengths.tokens,
-            times_at: lengths.times,
-            ids_at: lengths.ids,
-            distinct_at: lengths.distinct,
-            routers_at: lengths.routers,
-            rows_at: lengths.rows,
-            outputs: lengths.outputs..lengths.outputs,
+            at,
+            outputs: 0,
         };
         data.token_ids.extend(batch);
         let positions = seen.positions();
@@ -80,8 +75,8 @@ impl RunIndex {
                 graph.keep_sums(&self.evals, data);
             }
             None => {
-                data.forget_ends(&lengths);
-                eval.times_at = data.ragged.len();
+                data.forget_ends(&at);
+                eval.at.times = data.ragged.len();
                 let ragged = ragged(graph, seen, data.entries);
                 data.entries += ragged.entries.len();
                 data.ragged.push(ragged);
@@ -98,13 +93,13 @@ fn add_choices(data: &mut Data, graph: &Graph, seen: &Seen, eval: &mut Eval) {
     for router in &graph.routers {
         let ids = router.ids(seen.evaluation);
         let weights = router.weights(seen.evaluation);
-        data.push_choices(router, ids, weights, eval.distinct_at);
+        data.push_choices(router, ids, weights, eval.at.distinct);
         let rows = ids.len() / router.used as usize;
         is_reduced |= rows != eval.tokens as usize && rows == outputs.len();
     }
     if is_reduced {
         data.push_outputs(outputs);
-        eval.outputs.end = data.lengths().outputs;
+        eval.outputs = outputs.len() as u32;
     }
 }
 

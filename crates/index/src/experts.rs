@@ -53,7 +53,8 @@ impl RunIndex {
         layers.into_iter().collect()
     }
 
-    pub(crate) fn count_experts(&self, filter: &Filter) -> Experts {
+    /// Without `prefers`, which are an analysis.
+    pub fn experts(&self, filter: &Filter) -> Experts {
         let selector = Selector::new(self, filter);
         let layers = self.router_layers(&selector);
         let mut sums: BTreeMap<u32, LayerSums> = BTreeMap::new();

@@ -91,7 +91,7 @@ struct Plan {
 }
 
 impl RunIndex {
-    pub(crate) fn make_heatmap(
+    pub fn heatmap(
         &self,
         query: &HeatmapQuery,
         filter: &Filter,

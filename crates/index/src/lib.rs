@@ -75,6 +75,7 @@ pub struct Changed {
 }
 
 /// A run, ready to answer.
+#[derive(Default)]
 pub struct RunIndex {
     path: PathBuf,
     name: String,
@@ -111,96 +112,6 @@ pub struct RunIndex {
 }
 
 impl RunIndex {
-    /// Reads the log of a run; `progress` gets the bytes read so far.
-    pub fn open(run: &rundir::Run, progress: &mut dyn FnMut(u64)) -> Result<RunIndex, IndexError> {
-        RunIndex::load(run, progress)
-    }
-
-    /// Takes in what a live log has gained; cheap when that is nothing.
-    pub fn refresh(&mut self) -> Result<Changed, IndexError> {
-        self.reload()
-    }
-
-    pub fn info(&self) -> Info {
-        self.describe()
-    }
-
-    /// At most 4096; larger windows are thinned evenly.
-    pub fn tokens(&self, window: TokenWindow) -> Vec<TokenInfo> {
-        self.list_tokens(window)
-    }
-
-    pub fn summary(&self, filter: &Filter) -> Summary {
-        self.summarise(filter)
-    }
-
-    pub fn heatmap(
-        &self,
-        query: &HeatmapQuery,
-        filter: &Filter,
-    ) -> Result<Raster<HeatmapHeader>, QueryError> {
-        self.make_heatmap(query, filter)
-    }
-
-    pub fn offsets(&self, query: &OffsetsQuery, filter: &Filter) -> Raster<OffsetsHeader> {
-        self.make_offsets(query, filter)
-    }
-
-    /// `values` is empty when the header holds spans.
-    pub fn nodes(&self, query: &NodesQuery, filter: &Filter) -> Raster<NodesHeader> {
-        self.make_nodes(query, filter)
-    }
-
-    pub fn map(&self, query: &MapQuery, filter: &Filter) -> Raster<MapHeader> {
-        self.make_map(query, filter)
-    }
-
-    /// As [`RunIndex::map`], of the kernel's logs.
-    pub fn kernel_map(
-        &self,
-        query: &KernelMapQuery,
-        filter: &Filter,
-    ) -> Result<Raster<MapHeader>, KernelQueryError> {
-        self.make_kernel_map(query, filter)
-    }
-
-    /// Faults or disk reads over time and offset.
-    pub fn marks(
-        &self,
-        query: &MarksQuery,
-        filter: &Filter,
-    ) -> Result<Raster<MarksHeader>, KernelQueryError> {
-        self.make_marks(query, filter)
-    }
-
-    /// Bytes read over size.
-    pub fn disk(&self, query: &DiskQuery, filter: &Filter) -> Result<Disk, KernelQueryError> {
-        self.sum_disk(query, filter)
-    }
-
-    /// `None` behind the end of the map space.
-    pub fn locate(&self, offset: u64) -> Option<Located> {
-        self.find_owner(offset)
-    }
-
-    /// By its number in the tables.
-    pub fn eval(&self, eval: u64) -> Option<EvalInfo> {
-        self.play(eval)
-    }
-
-    pub fn evals(&self, query: &EvalsQuery) -> Vec<EvalBrief> {
-        self.list_evals(query)
-    }
-
-    pub fn flame(&self, by: FlameBy, filter: &Filter) -> Flame {
-        self.flame_graph(by, filter)
-    }
-
-    /// Without `prefers`, which are an analysis.
-    pub fn experts(&self, filter: &Filter) -> Experts {
-        self.count_experts(filter)
-    }
-
     fn empty(run: &rundir::Run) -> RunIndex {
         let whole = run.path().canonicalize();
         let whole = whole.unwrap_or_else(|_| run.path().to_owned());
@@ -208,27 +119,8 @@ impl RunIndex {
         RunIndex {
             path: run.path().to_owned(),
             name: name.map_or_else(String::new, |n| n.to_string_lossy().into_owned()),
-            live: false,
             version: 1,
-            catalog: catalog::Catalog::default(),
-            graphs: Vec::new(),
-            reading: None,
-            streams: BTreeMap::new(),
-            evals: Vec::new(),
-            data: data::Data::default(),
-            order: Vec::new(),
-            by_time: Vec::new(),
-            latest: Vec::new(),
-            origin: 0,
-            tokens: 0,
-            pieces: BTreeMap::new(),
-            model: None,
-            about_model: ModelInfo::default(),
-            totals: SummaryTotals::default(),
-            missing: Vec::new(),
-            committed: None,
-            kernel_logs: KernelInfo::default(),
-            loaded: kernel::Loaded::default(),
+            ..RunIndex::default()
         }
     }
 }

@@ -93,7 +93,8 @@ impl Order {
 }
 
 impl RunIndex {
-    pub(crate) fn load(run: &Run, progress: &mut dyn FnMut(u64)) -> Result<RunIndex, IndexError> {
+    /// Reads the log of a run; `progress` gets the bytes read so far.
+    pub fn open(run: &Run, progress: &mut dyn FnMut(u64)) -> Result<RunIndex, IndexError> {
         let mut index = RunIndex::empty(run);
         let mut reading = Reading::new(Log::new(&run.log_directory()));
         index.read(run, &mut reading, progress)?;
@@ -101,7 +102,8 @@ impl RunIndex {
         Ok(index)
     }
 
-    pub(crate) fn reload(&mut self) -> Result<Changed, IndexError> {
+    /// Takes in what a live log has gained; cheap when that is nothing.
+    pub fn refresh(&mut self) -> Result<Changed, IndexError> {
         let before = self.evals.len();
         let mut result = Ok(());
         if self.live {
@@ -124,7 +126,7 @@ impl RunIndex {
             result = self.read(run, &mut reading, &mut |_| ());
         }
         if self.definitions() != defined && !self.is_numbered_in_order(reading.tensors()) {
-            match RunIndex::load(run, &mut |_| ()) {
+            match RunIndex::open(run, &mut |_| ()) {
                 Ok(anew) => {
                     let version = self.version + 1;
                     *self = RunIndex { version, ..anew };

@@ -113,7 +113,7 @@ struct Spread {
 }
 
 impl RunIndex {
-    pub(crate) fn make_map(&self, query: &MapQuery, filter: &Filter) -> Raster<MapHeader> {
+    pub fn map(&self, query: &MapQuery, filter: &Filter) -> Raster<MapHeader> {
         let total_bytes = self.catalog.total_bytes;
         let cells = u64::from(query.cells.max(1));
         let cell_bytes = total_bytes.div_ceil(cells).max(1);

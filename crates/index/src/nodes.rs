@@ -68,7 +68,8 @@ impl Grid {
 }
 
 impl RunIndex {
-    pub(crate) fn make_nodes(&self, query: &NodesQuery, filter: &Filter) -> Raster<NodesHeader> {
+    /// `values` is empty when the header holds spans.
+    pub fn nodes(&self, query: &NodesQuery, filter: &Filter) -> Raster<NodesHeader> {
         let times = self.window(query.t0, query.t1);
         let selector = Selector::new(self, filter);
         let masks = Masks::new(self, &selector);

@@ -130,11 +130,7 @@ impl RunIndex {
         }
     }
 
-    pub(crate) fn make_offsets(
-        &self,
-        query: &OffsetsQuery,
-        filter: &Filter,
-    ) -> Raster<OffsetsHeader> {
+    pub fn offsets(&self, query: &OffsetsQuery, filter: &Filter) -> Raster<OffsetsHeader> {
         let window = self.offsets_window(query);
         let selector = Selector::new(self, filter);
         let masks = Masks::new(self, &selector);

@@ -35,9 +35,9 @@ impl Selector {
         Selector {
             phases: filter.phases.clone(),
             tokens: filter.tokens,
-            layers: keep(&catalog.layers.all, &filter.layers, |a, b| a == b),
-            parts: keep(&catalog.parts.all, &filter.components, |a, b| a == b),
-            ops: keep(&catalog.ops.all, &filter.ops, |a, b| a == b),
+            layers: keep(&catalog.layers.all, &filter.layers),
+            parts: keep(&catalog.parts.all, &filter.components),
+            ops: keep(&catalog.ops.all, &filter.ops),
             experts,
         }
     }
@@ -84,13 +84,9 @@ impl Selector {
     }
 }
 
-fn keep<T, W>(
-    all: &[T],
-    wanted: &Option<Vec<W>>,
-    is_same: impl Fn(&T, &W) -> bool,
-) -> Option<Vec<bool>> {
+fn keep<T: PartialEq<W>, W>(all: &[T], wanted: &Option<Vec<W>>) -> Option<Vec<bool>> {
     let wanted = wanted.as_ref()?;
-    let keeps = |one: &T| wanted.iter().any(|w| is_same(one, w));
+    let keeps = |one: &T| wanted.iter().any(|w| one == w);
     Some(all.iter().map(keeps).collect())
 }
 

@@ -70,7 +70,7 @@ impl Sums {
 }
 
 impl RunIndex {
-    pub(crate) fn summarise(&self, filter: &Filter) -> Summary {
+    pub fn summary(&self, filter: &Filter) -> Summary {
         let selector = Selector::new(self, filter);
         let selection = Selection::new(self, |eval| selector.keeps_eval(eval));
         let catalog = &self.catalog;
@@ -197,7 +197,7 @@ impl RunIndex {
     }
 
     /// Phase → layer → component → op → tensor.
-    pub(crate) fn flame_graph(&self, by: FlameBy, filter: &Filter) -> Flame {
+    pub fn flame(&self, by: FlameBy, filter: &Filter) -> Flame {
         let selector = Selector::new(self, filter);
         let mut root = Flame {
             name: "run".to_owned(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::{
     RunIndex,
     data::{Eval, NO_ROW},
-    graph::{Graph, NO_EXPERT, Touch, Unit},
+    graph::{Graph, GraphAccess, NO_EXPERT, Touch, Unit},
     select::{Mask, Selector, count},
 };
 
@@ -22,6 +22,20 @@ pub struct Hit {
     /// In the tensor, and up to its last byte. Of single reads of weights only.
     pub offset: u64,
     pub span: u64,
+}
+
+impl Hit {
+    fn one(about: &GraphAccess, access: u32, expert: u16, offset: u64, span: u64) -> Hit {
+        Hit {
+            step: about.step,
+            access,
+            expert,
+            count: 1,
+            bytes: about.bytes,
+            offset,
+            span,
+        }
+    }
 }
 
 impl Unit {
@@ -199,15 +213,7 @@ impl RunIndex {
             for at in step.first..step.end {
                 let access = &graph.accesses[at as usize];
                 let is_kept = mask.accesses[at as usize] && is_executed;
-                let hit = |expert, offset, span| Hit {
-                    step: number as u32,
-                    access: at,
-                    expert,
-                    count: 1,
-                    bytes: access.bytes,
-                    offset,
-                    span,
-                };
+                let hit = |expert, offset, span| Hit::one(access, at, expert, offset, span);
                 if ragged.is_some() {
                     while let Some(e) = entries.get(entry).filter(|e| e.access == at) {
                         entry += 1;
@@ -244,15 +250,7 @@ impl RunIndex {
         mut f: impl FnMut(Hit),
     ) {
         let access = &graph.accesses[at as usize];
-        let hit = |expert, offset, span| Hit {
-            step: access.step,
-            access: at,
-            expert,
-            count: 1,
-            bytes: access.bytes,
-            offset,
-            span,
-        };
+        let hit = |expert, offset, span| Hit::one(access, at, expert, offset, span);
         match &access.touch {
             Touch::Slices { router, unit, .. } | Touch::Each { router, unit, .. } => {
                 let experts = match access.touch {

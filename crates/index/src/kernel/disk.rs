@@ -18,11 +18,8 @@ use crate::{
 };
 
 impl RunIndex {
-    pub(crate) fn sum_disk(
-        &self,
-        query: &DiskQuery,
-        filter: &Filter,
-    ) -> Result<Disk, KernelQueryError> {
+    /// Bytes read over size.
+    pub fn disk(&self, query: &DiskQuery, filter: &Filter) -> Result<Disk, KernelQueryError> {
         let kernel = self.kernel()?;
         let selector = MarkSelector::new(self, &kernel, filter);
         let tensors = kernel.owners.tensors();

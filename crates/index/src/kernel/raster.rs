@@ -16,7 +16,7 @@ use kernelio::kernel_log::faults::FaultKind;
 impl RunIndex {
     /// Major faults counted, or bytes of reads, by cell of a window of the offset
     /// plot. A read lasts from its issue to its completion.
-    pub(crate) fn make_marks(
+    pub fn marks(
         &self,
         query: &MarksQuery,
         filter: &Filter,
@@ -49,7 +49,8 @@ impl RunIndex {
         Ok(grid.into_raster(query.of, self.origin))
     }
 
-    pub(crate) fn make_kernel_map(
+    /// As [`RunIndex::map`], of the kernel's logs.
+    pub fn kernel_map(
         &self,
         query: &KernelMapQuery,
         filter: &Filter,
