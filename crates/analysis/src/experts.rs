@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 
-use reader::Seen;
+use reader::{Route, Seen};
 use serde::{Deserialize, Serialize};
-use trace::expand::Route;
 
 use crate::timeline::Timeline;
 

@@ -40,3 +40,4 @@ pub use reading::{Reading, Walk};
 pub use seen::{Executed, Origin, Seen};
 pub use tally::{Tallies, Tally, Traffic};
 pub use tensors::{Tensor, Tensors};
+pub use trace::expand::Route;

@@ -24,6 +24,7 @@ pub mod append;
 #[cfg(all(test, loom))]
 mod append_model;
 pub mod clock;
+mod coded;
 pub mod control;
 pub mod expand;
 pub mod format;

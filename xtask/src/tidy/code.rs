@@ -99,7 +99,7 @@ pub fn code_is_house_trained(source: &Source) -> Vec<String> {
     violations
 }
 
-fn has_word(line: &str, word: &str) -> bool {
+pub fn has_word(line: &str, word: &str) -> bool {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
         .any(|found| found == word)
 }

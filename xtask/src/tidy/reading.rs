@@ -1,7 +1,7 @@
 //! A recorded run is read in one place: what an evaluation of a template touches is
 //! worked out by crate `reader`, and nobody else reads templates.
 
-use super::{has_word, numbered};
+use super::{code::has_word, numbered};
 use crate::source::{Source, code_only};
 
 /// Folders and files that read templates, and why.
@@ -9,10 +9,10 @@ const MAY_READ_TEMPLATES: &[(&str, &str)] = &[
     ("crates/trace/", "defines them"),
     ("crates/reader/", "reads them, for everybody"),
     ("crates/capture/", "writes them"),
-    ("crates/analysis/", "is being taught to use reader"),
+    ("crates/testing/", "makes logs for tests"),
     (
-        "crates/render/examples/report_page.rs",
-        "shows what analysis takes",
+        "crates/analysis/examples/",
+        "make runs in memory, to measure",
     ),
 ];
 
