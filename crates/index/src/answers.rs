@@ -12,6 +12,7 @@ pub struct Raster<H> {
 
 /// Everything about a run that no filter changes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Info {
     pub name: String,
     pub live: bool,
@@ -35,6 +36,7 @@ pub struct Info {
 
 /// What was recorded of the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct KernelInfo {
     pub faults: bool,
     pub io: bool,
@@ -42,6 +44,7 @@ pub struct KernelInfo {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ModelInfo {
     pub name: Option<String>,
     pub architecture: Option<String>,
@@ -53,6 +56,7 @@ pub struct ModelInfo {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct FileInfo {
     pub name: String,
     pub size_bytes: u64,
@@ -61,6 +65,7 @@ pub struct FileInfo {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct RunTotals {
     pub evals: u64,
     pub tokens: u64,
@@ -72,6 +77,7 @@ pub struct RunTotals {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct PhaseTotals {
     pub phase: &'static str,
     pub evals: u64,
@@ -81,6 +87,7 @@ pub struct PhaseTotals {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct TensorInfo {
     /// Its number in the tables; `None` for a tensor of the model that the run
     /// never defined.
@@ -99,6 +106,7 @@ pub struct TensorInfo {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct TokenInfo {
     pub token: u64,
     pub eval: u64,
@@ -113,6 +121,7 @@ pub struct TokenInfo {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Summary {
     pub totals: SummaryTotals,
     pub by_component: Vec<ComponentSum>,
@@ -123,6 +132,7 @@ pub struct Summary {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SummaryTotals {
     pub evals: u64,
     /// Of the batches of these evaluations.
@@ -136,6 +146,7 @@ pub struct SummaryTotals {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ComponentSum {
     pub component: &'static str,
     pub accesses: u64,
@@ -143,6 +154,7 @@ pub struct ComponentSum {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct OpSum {
     pub op: String,
     pub nodes: u64,
@@ -152,6 +164,7 @@ pub struct OpSum {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LayerSum {
     pub layer: Option<u32>,
     pub nodes: u64,
@@ -161,6 +174,7 @@ pub struct LayerSum {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct TensorSum {
     pub tensor: u32,
     pub name: String,
@@ -173,6 +187,7 @@ pub struct TensorSum {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct HeatmapHeader {
     pub rows: Vec<HeatmapRow>,
     pub columns: u32,
@@ -183,6 +198,7 @@ pub struct HeatmapHeader {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct HeatmapRow {
     pub label: String,
     pub layer: Option<u32>,
@@ -193,6 +209,7 @@ pub struct HeatmapRow {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct OffsetsHeader {
     pub t0: u64,
     pub t1: u64,
@@ -208,6 +225,7 @@ pub struct OffsetsHeader {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ExactAccess {
     pub eval: u64,
     pub step: u32,
@@ -226,6 +244,7 @@ pub struct ExactAccess {
 
 /// Nodes one by one, or a grid of lanes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum NodesHeader {
     Spans {
@@ -248,6 +267,7 @@ pub enum NodesHeader {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct NodeSpan {
     pub eval: u64,
     pub step: u32,
@@ -265,6 +285,7 @@ pub struct NodeSpan {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct MapHeader {
     pub cell_bytes: u64,
     pub total_bytes: u64,
@@ -274,11 +295,13 @@ pub struct MapHeader {
     pub available: Vec<&'static str>,
     /// Which sample it shows.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, ts(optional))]
     pub sampled: Option<SampledAt>,
 }
 
 /// A sample of resident pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SampledAt {
     pub nanos: u64,
     pub token: u64,
@@ -288,7 +311,9 @@ pub struct SampledAt {
 
 /// Major faults, or bytes read, by cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct MarksHeader {
+    #[cfg_attr(test, ts(type = "'faults' | 'reads'"))]
     pub of: &'static str,
     pub t0: u64,
     pub t1: u64,
@@ -305,6 +330,7 @@ pub struct MarksHeader {
 
 /// What was read from the disk, and how often that is the model's size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Disk {
     pub recorded: KernelInfo,
     /// Of all tensors.
@@ -324,6 +350,7 @@ pub struct Disk {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct DiskSums {
     pub size_bytes: u64,
     pub read_bytes: u64,
@@ -334,6 +361,7 @@ pub struct DiskSums {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct DiskLayer {
     /// Of the tensors' names.
     pub layer: Option<u32>,
@@ -342,6 +370,7 @@ pub struct DiskLayer {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct DiskTensor {
     pub name: String,
     pub layer: Option<u32>,
@@ -352,6 +381,7 @@ pub struct DiskTensor {
 
 /// Requests of at least these bytes, and less than twice as many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ReadSize {
     pub from_bytes: u64,
     pub requests: u64,
@@ -360,6 +390,7 @@ pub struct ReadSize {
 
 /// Who owns a byte of the map space. All `None` but `offset` outside of tensors.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Located {
     pub offset: u64,
     pub file: Option<String>,
@@ -379,6 +410,7 @@ pub struct Located {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct EvalInfo {
     pub eval: u64,
     pub phase: &'static str,
@@ -390,6 +422,7 @@ pub struct EvalInfo {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct EvalStep {
     pub step: u32,
     pub op: String,
@@ -404,6 +437,7 @@ pub struct EvalStep {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct EvalBrief {
     pub eval: u64,
     pub begin: u64,
@@ -414,19 +448,23 @@ pub struct EvalBrief {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Flame {
     pub name: String,
     pub value: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(test, ts(as = "Option<Vec<Flame>>", optional))]
     pub children: Vec<Flame>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Experts {
     pub layers: Vec<LayerExperts>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct LayerExperts {
     pub layer: u32,
     pub experts: Vec<ExpertUse>,
@@ -438,6 +476,7 @@ pub struct LayerExperts {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ExpertUse {
     pub expert: u32,
     /// Tokens routed to it.
@@ -446,10 +485,74 @@ pub struct ExpertUse {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct ExpertPair {
     pub a: u32,
     pub b: u32,
     pub count: u64,
     /// How many times more often than if choices were independent.
     pub lift: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, fs};
+
+    use ts_rs::{Config, TS, TypeVisitor};
+
+    use super::*;
+
+    /// Declarations of types and of all that they hold, by name.
+    struct Declared {
+        config: Config,
+        texts: BTreeMap<String, String>,
+    }
+
+    impl TypeVisitor for Declared {
+        fn visit<T: TS + 'static + ?Sized>(&mut self) {
+            let name = T::ident(&self.config);
+            if T::output_path().is_some() && !self.texts.contains_key(&name) {
+                let docs = T::docs().unwrap_or_default();
+                let text = format!("\n{docs}export {}\n", T::decl(&self.config));
+                self.texts.insert(name, text);
+                T::visit_dependencies(self);
+            }
+        }
+    }
+
+    /// The page's types are these: `TENSORSCOPE_BLESS=1 cargo test -p index --lib` writes them.
+    #[test]
+    fn the_page_knows_every_answer() {
+        let mut declared = Declared {
+            // JSON's: exact up to 2^53, which no count and no offset reaches.
+            config: Config::new().with_large_int("number"),
+            texts: BTreeMap::new(),
+        };
+        declared.visit::<Info>();
+        declared.visit::<TokenInfo>();
+        declared.visit::<Summary>();
+        declared.visit::<HeatmapHeader>();
+        declared.visit::<OffsetsHeader>();
+        declared.visit::<NodesHeader>();
+        declared.visit::<MapHeader>();
+        declared.visit::<MarksHeader>();
+        declared.visit::<Disk>();
+        declared.visit::<Located>();
+        declared.visit::<EvalInfo>();
+        declared.visit::<EvalBrief>();
+        declared.visit::<Flame>();
+        declared.visit::<Experts>();
+        let texts: String = declared.texts.into_values().collect();
+        let text =
+            format!("// Written by a test of crates/index/src/answers.rs; change that.\n{texts}");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../web/src/generated/index.ts"
+        );
+        if std::env::var_os("TENSORSCOPE_BLESS").is_some() {
+            fs::write(path, &text).unwrap();
+        }
+        let written = fs::read_to_string(path).unwrap_or_default();
+        assert!(written == text, "{path} is stale: bless it");
+    }
 }
