@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use index::RunIndex;
-use render::animation::{self, Format, Options, frames};
+use render::animation::{self, Options, frames};
 use rundir::Run;
 use terminal::{create_new, progress};
 
@@ -25,18 +25,14 @@ pub struct AnimateProps {
 /// Says on stderr what the run lacks, and answers whether it lacks anything.
 pub fn write(run: &Run, path: &Path, props: &AnimateProps) -> anyhow::Result<bool> {
     let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
-    let format = match extension.to_str().unwrap_or_default() {
-        "gif" => Some(Format::Gif),
-        "png" | "apng" => Some(Format::Apng),
-        "mp4" => None,
-        _ => bail!(
-            "{}: name the file .gif, .png (APNG) or .mp4",
-            path.display()
-        ),
+    let is_video = match extension.to_str().unwrap_or_default() {
+        "gif" => false,
+        "mp4" => true,
+        _ => bail!("{}: name the file .gif or .mp4", path.display()),
     };
     // Made now: a bad path must not wait for a log to be read.
     let file = create_new(path)?;
-    let written = write_into(run, path, file, format, props);
+    let written = write_into(run, path, file, is_video, props);
     if written.is_err() {
         let _ = fs::remove_file(path);
     }
@@ -47,7 +43,7 @@ fn write_into(
     run: &Run,
     path: &Path,
     file: fs::File,
-    format: Option<Format>,
+    is_video: bool,
     props: &AnimateProps,
 ) -> anyhow::Result<bool> {
     let bar = progress::bar(run.log_bytes(), "reading", "bytes");
@@ -59,13 +55,12 @@ fn write_into(
         eprintln!("tensorscope: {}: {sentence}", run.path().display());
     }
     let options = Options {
-        format: format.unwrap_or(Format::Gif),
         frames_per_second: props.frames_per_second,
         width_px: props.width_px,
         tokens: props.tokens,
         ..Options::default()
     };
-    if format.is_none() {
+    if is_video {
         mp4(&index, path, &options)?;
         return Ok(!missing.is_empty());
     }
@@ -97,7 +92,7 @@ fn mp4(index: &RunIndex, path: &Path, options: &Options) -> anyhow::Result<()> {
         .arg(path)
         .stdin(Stdio::piped());
     let mut child = ffmpeg.spawn().context(
-        "MP4 needs ffmpeg, which could not be started; install it, or name the file .gif or .png",
+        "MP4 needs ffmpeg, which could not be started; install it, or name the file .gif",
     )?;
     let mut pipe = child.stdin.take().expect("a pipe was asked for");
     // ffmpeg says itself what it does not like.

@@ -31,7 +31,7 @@ Examples:
   tensorscope export RUN --to perfetto -o trace.json           # open in ui.perfetto.dev
   tensorscope export RUN --to flamegraph --by bytes -o bytes.svg
   tensorscope export RUN --to folded --by time | inferno-flamegraph > time.svg
-  tensorscope export RUN --to animation -o run.gif             # or .png, or .mp4")]
+  tensorscope export RUN --to animation -o run.gif             # or .mp4")]
 pub struct Args {
     /// Run directory
     run: PathBuf,
@@ -79,9 +79,9 @@ enum Format {
     Perfetto,
     /// phase;layer;component;op;tensor COUNT
     Folded,
-    /// An SVG with zoom and search
+    /// The report's flame graph as an SVG
     Flamegraph,
-    /// Playback as GIF, APNG or, with ffmpeg, MP4: by the file's name
+    /// Playback as GIF or, with ffmpeg, MP4: by the file's name
     Animation,
 }
 
@@ -162,7 +162,7 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
         Format::Json => rows::write_rows(log, table, rows::Format::Json, &mut out),
         Format::Perfetto => perfetto::write(log, &perfetto::Options { title }, &mut out),
         Format::Folded => folded::write(log, by, &mut out),
-        Format::Flamegraph => flamegraph::write(log, by, &flamegraph::Options { title }, &mut out),
+        Format::Flamegraph => flamegraph::write(log, by, &title, &mut out),
         Format::Parquet | Format::Animation => {
             unreachable!("written by a function of its own")
         }
@@ -207,7 +207,7 @@ fn code_of(is_missing: bool) -> ExitCode {
 
 fn animate(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
     let Some(path) = &args.output else {
-        bail!("--to animation needs a file: -o FILE.gif, FILE.png (APNG) or FILE.mp4");
+        bail!("--to animation needs a file: -o FILE.gif or FILE.mp4");
     };
     let is_missing = crate::animate::write(
         run,

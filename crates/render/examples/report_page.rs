@@ -84,23 +84,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     eprintln!("pictures: {:?}", begin.elapsed());
     let begin = Instant::now();
-    for (format, extension) in [
-        (animation::Format::Gif, "gif"),
-        (animation::Format::Apng, "apng"),
-    ] {
-        let options = animation::Options {
-            format,
-            ..animation::Options::default()
-        };
-        let mut bytes = Vec::new();
-        let frames = animation::write(&index, &options, &mut bytes)?;
-        fs::write(out.with_extension(extension), &bytes)?;
-        eprintln!(
-            "{extension}: {frames} frames, {} bytes, {:?}",
-            bytes.len(),
-            begin.elapsed()
-        );
-    }
+    let mut bytes = Vec::new();
+    let frames = animation::write(&index, &animation::Options::default(), &mut bytes)?;
+    fs::write(out.with_extension("gif"), &bytes)?;
+    eprintln!(
+        "gif: {frames} frames, {} bytes, {:?}",
+        bytes.len(),
+        begin.elapsed()
+    );
     Ok(())
 }
 

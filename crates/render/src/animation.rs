@@ -5,8 +5,8 @@
 //! Above it runs the text. Long runs skip evaluations, evenly, so that the number
 //! of frames and with it the size of the file is bounded.
 //!
-//! Frames are drawn in 256 fixed colours. GIF and APNG therefore hold them
-//! exactly, without dithering, and store only what changed; [`Frame::rgba`] is for
+//! Frames are drawn in 256 fixed colours. A GIF therefore holds them exactly,
+//! without dithering, and stores only what changed; [`Frame::rgba`] is for
 //! programs that want pixels, such as ffmpeg.
 
 mod encode;
@@ -20,17 +20,9 @@ pub use encode::write;
 use ink::Palette;
 use scene::Scene;
 
-/// The file's format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Gif,
-    Apng,
-}
-
 /// What a user may set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    pub format: Format,
     pub frames_per_second: u32,
     pub width_px: u32,
     /// Token numbers, both included; the whole run where absent.
@@ -42,7 +34,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            format: Format::Gif,
             frames_per_second: 20,
             width_px: 800,
             tokens: None,
@@ -67,8 +58,6 @@ pub enum AnimationError {
     Write(#[from] std::io::Error),
     #[error("the GIF cannot be written: {0}")]
     Gif(#[from] gif::EncodingError),
-    #[error("the APNG cannot be written: {0}")]
-    Png(#[from] png::EncodingError),
 }
 
 /// One picture, as numbers of colours.

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, io::Write};
 
+use index::Flame;
 use reader::{Log, Seen, Visitor};
 
 use crate::{
@@ -40,6 +41,30 @@ impl Folded {
 
     pub fn total(&self) -> u64 {
         self.sums.values().sum()
+    }
+
+    /// As a flame graph draws it. Stacks are sorted, so those that share a prefix follow each
+    /// other.
+    pub(crate) fn tree(&self) -> Flame {
+        let mut root = Flame {
+            name: "all".to_owned(),
+            ..Flame::default()
+        };
+        for (frames, &sum) in &self.sums {
+            root.value += sum;
+            let mut parent = &mut root;
+            for name in frames.texts() {
+                if parent.children.last().is_none_or(|last| last.name != name) {
+                    parent.children.push(Flame {
+                        name,
+                        ..Flame::default()
+                    });
+                }
+                parent = parent.children.last_mut().expect("pushed if missing");
+                parent.value += sum;
+            }
+        }
+        root
     }
 }
 

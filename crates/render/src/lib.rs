@@ -2,14 +2,15 @@
 //!
 //! - [`perfetto`]: a timeline for ui.perfetto.dev, as Chrome trace events;
 //! - [`folded`]: stacks with their bytes or time, the input of flame graphs;
-//! - [`flamegraph`]: the same as a picture that can be explored in a browser;
+//! - [`flamegraph`]: the same as a picture;
 //! - [`rows`]: the tables of a trace as CSV or JSON lines.
 //!
 //! And what it says, as pictures and pages, from crates `index` and `analysis`:
+//! - [`palette`]: every colour; [`charts`]: charts that the report and the viewer share;
 //! - [`plot`]: a small plotting kit; [`plots`]: every plot of the report;
 //! - [`page`]: the report as one HTML file, or as Markdown;
 //! - [`underneath`]: what the kernel did, as text;
-//! - [`animation`]: playback as GIF, APNG or raw frames.
+//! - [`animation`]: playback as GIF or raw frames.
 //!
 //! Those of the first list are one pass over a [`Log`] and need memory for one
 //! evaluation and for what they add up, however long the log is. The same log
@@ -18,6 +19,7 @@
 //! What it deliberately does not do: choose file names, print, or judge.
 
 pub mod animation;
+pub mod charts;
 mod error;
 pub mod flamegraph;
 pub mod folded;
@@ -25,6 +27,7 @@ mod frames;
 mod json;
 mod log;
 pub mod page;
+pub mod palette;
 pub mod perfetto;
 pub mod plot;
 pub mod plots;

@@ -18,7 +18,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    plot::{colour::Scheme, text::escape, theme},
+    palette::{Scheme, hex, surface, surfaces},
+    plot::{text::escape, theme},
     plots::{Plot, ReportInput, Section},
 };
 pub use markdown::markdown;
@@ -96,10 +97,15 @@ pub fn html(input: &ReportInput, plots: &[Plot]) -> String {
 
 /// All style sheets in one: the page's, and that of pictures in both schemes.
 fn style() -> String {
+    let of = |scheme| {
+        let variable = |name| format!("--{name}:{};", hex(surface(name, scheme)));
+        let variables: String = surfaces().map(variable).collect();
+        format!(":root{{{variables}}}{}", theme::style(scheme, ".picture "))
+    };
     format!(
-        "{STYLE}{}@media screen and (prefers-color-scheme:dark){{{}}}",
-        theme::style(Scheme::Light, ".picture "),
-        theme::style(Scheme::Dark, ".picture "),
+        "{}@media screen and (prefers-color-scheme:dark){{{}}}{STYLE}",
+        of(Scheme::Light),
+        of(Scheme::Dark),
     )
 }
 

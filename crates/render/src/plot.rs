@@ -4,7 +4,7 @@
 //! - [`axes`]: frames, scales, ticks, labels with units;
 //! - [`marks`]: bars, lines, legends;
 //! - [`raster`]: heatmaps and scatter, as a PNG inside the SVG;
-//! - [`theme`] and [`colour`]: what everything looks like;
+//! - [`theme`]: what everything looks like, in the colours of [`crate::palette`];
 //! - [`units`] and [`text`]: numbers and words;
 //! - [`picture`]: SVG to PNG.
 //!
@@ -16,7 +16,6 @@
 //! Everything is deterministic: the same numbers give the same bytes.
 
 pub mod axes;
-pub mod colour;
 pub mod marks;
 pub mod picture;
 pub mod raster;

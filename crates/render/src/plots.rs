@@ -7,18 +7,22 @@
 mod attention;
 mod experts;
 pub mod feed;
-mod flame;
-mod heatmap;
-mod memory;
 mod offsets;
 mod tokens;
 mod traffic;
 mod underneath;
 
-use analysis::{caches::Caches, facts::Facts, findings::Finding, underneath::UnderneathResults};
+use analysis::{
+    cache_trace::Scope, caches::Caches, facts::Facts, findings::Finding,
+    underneath::UnderneathResults,
+};
 use index::RunIndex;
 
-use crate::plot::Svg;
+use crate::{
+    charts::{self, CountBy, LineChart},
+    flamegraph,
+    plot::{Canvas, Svg},
+};
 
 /// Everything that a report is made from.
 #[derive(Clone, Copy)]
@@ -47,6 +51,32 @@ pub struct Plot {
     pub caption: String,
     pub svg: Svg,
 }
+
+impl Plot {
+    pub(crate) fn new(
+        id: &str,
+        section: Section,
+        title: &str,
+        caption: impl Into<String>,
+        canvas: Canvas,
+    ) -> Plot {
+        let caption = caption.into();
+        Plot {
+            id: id.to_owned(),
+            section,
+            title: title.to_owned(),
+            svg: canvas.finish(title, &caption),
+            caption,
+        }
+    }
+
+    fn of(chart: &LineChart, section: Section) -> Plot {
+        let canvas = chart.draw(LINES_PX);
+        Plot::new(chart.id, section, chart.title, &chart.caption, canvas)
+    }
+}
+
+const LINES_PX: f64 = 300.0;
 
 /// What a plot belongs to, in the order of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,11 +138,25 @@ pub fn all(input: &ReportInput) -> Vec<Plot> {
     plots.extend(traffic::plots(input.facts));
     plots.extend(attention::plots(input.facts));
     plots.extend(experts::plots(input.index, input.facts, input.caches));
-    plots.extend(memory::plots(input.facts, input.caches));
+    plots.extend(memory(input.facts, input.caches));
     plots.extend(input.underneath.map(underneath::plots).unwrap_or_default());
-    plots.extend(flame::plots(input.index));
+    plots.extend(flamegraph::plots(input.index));
     plots.sort_by_key(|plot| plot.section);
     plots
+}
+
+fn memory(facts: &Facts, caches: Option<&Caches>) -> Vec<Plot> {
+    let opportunities = caches.and_then(|caches| caches.opportunities.as_ref());
+    [
+        charts::working_set(&facts.working_set, facts.hot.model_bytes),
+        caches.and_then(|c| charts::miss_ratios(&c.unit.curves, Scope::Run, CountBy::Bytes)),
+        // Speeds say more than bytes, where they are known.
+        opportunities.and_then(|o| charts::predicted_speed(o).or_else(|| charts::disk_reads(o))),
+    ]
+    .iter()
+    .flatten()
+    .map(|chart| Plot::of(chart, Section::Memory))
+    .collect()
 }
 
 /// `layer 3`, or what stands for none.

@@ -2,16 +2,13 @@
 
 mod run;
 
-use std::io::Cursor;
-
-use render::animation::{self, AnimationError, Format, Frame, Options};
+use render::animation::{self, AnimationError, Frame, Options};
 use run::{Model, PROMPT, Report};
 
 const TOKENS: u64 = 20;
 
-fn options(format: Format) -> Options {
+fn options() -> Options {
     Options {
-        format,
         width_px: 400,
         most_frames: 100,
         ..Options::default()
@@ -25,7 +22,7 @@ fn frames_of(report: &Report, options: &Options) -> Vec<Frame> {
 #[test]
 fn a_gif_shows_the_frames_pixel_for_pixel() {
     let report = Report::new(Model::Experts, TOKENS);
-    let options = options(Format::Gif);
+    let options = options();
     let frames = frames_of(&report, &options);
     let mut bytes = Vec::new();
     let written = animation::write(&report.index, &options, &mut bytes).unwrap();
@@ -51,29 +48,12 @@ fn a_gif_shows_the_frames_pixel_for_pixel() {
 }
 
 #[test]
-fn an_apng_has_as_many_frames_as_were_drawn() {
-    let report = Report::new(Model::Dense, TOKENS);
-    let options = options(Format::Apng);
-    let mut bytes = Vec::new();
-    let written = animation::write(&report.index, &options, &mut bytes).unwrap();
-    let mut reader = png::Decoder::new(Cursor::new(bytes)).read_info().unwrap();
-    let frames = reader.info().animation_control().unwrap().num_frames;
-    assert_eq!(u64::from(frames), written);
-    assert_eq!(reader.info().width, 400);
-    let mut buffer = vec![0; reader.output_buffer_size().unwrap()];
-    for _ in 0..frames {
-        reader.next_frame(&mut buffer).unwrap();
-    }
-    assert!(reader.next_frame(&mut buffer).is_err());
-}
-
-#[test]
 fn frames_are_counted_before_they_are_drawn_and_bounded() {
     let report = Report::new(Model::Experts, 500);
     for most_frames in [1, 10, 100, 1000] {
         let options = Options {
             most_frames,
-            ..options(Format::Gif)
+            ..options()
         };
         let frames = animation::frames(&report.index, &options).unwrap();
         let (announced, height_px) = (frames.len(), frames.height_px());
@@ -94,7 +74,7 @@ fn frames_are_counted_before_they_are_drawn_and_bounded() {
 #[test]
 fn the_wave_moves() {
     let report = Report::new(Model::Dense, TOKENS);
-    let frames = frames_of(&report, &options(Format::Gif));
+    let frames = frames_of(&report, &options());
     let moving = frames.len() - 12;
     for pair in frames[..moving].windows(2) {
         assert_ne!(pair[0], pair[1]);
@@ -112,7 +92,7 @@ fn a_range_of_tokens_shows_only_their_evaluations() {
     let of = |tokens| {
         let options = Options {
             tokens: Some(tokens),
-            ..options(Format::Gif)
+            ..options()
         };
         animation::frames(&report.index, &options).map(|frames| frames.len())
     };

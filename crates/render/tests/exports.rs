@@ -49,10 +49,7 @@ fn every_format_is_written_byte_for_byte() {
     for (measure, name) in [(Measure::Bytes, "bytes"), (Measure::Time, "time")] {
         let folded = written(|out| folded::write(&log, measure, out)).0;
         check_golden(&format!("folded-{name}.txt"), &folded);
-        let options = flamegraph::Options {
-            title: TITLE.into(),
-        };
-        let svg = written(|out| flamegraph::write(&log, measure, &options, out)).0;
+        let svg = written(|out| flamegraph::write(&log, measure, TITLE, out)).0;
         check_golden(&format!("flamegraph-{name}.svg"), &svg);
     }
     for table in Table::ALL {
@@ -139,11 +136,10 @@ fn a_full_disk_is_an_error() {
         }
     }
     let log = Log::new(&golden_log());
-    let options = flamegraph::Options::default();
     let results = [
         perfetto::write(&log, &perfetto::Options::default(), &mut Full),
         folded::write(&log, Measure::Time, &mut Full),
-        flamegraph::write(&log, Measure::Time, &options, &mut Full),
+        flamegraph::write(&log, Measure::Time, TITLE, &mut Full),
         write_rows(&log, Table::Accesses, Format::Csv, &mut Full),
         write_rows(&log, Table::Accesses, Format::Json, &mut Full),
     ];

@@ -181,7 +181,7 @@ fn axes_say_what_they_show_and_in_which_unit() {
     check("qkvo", &["bytes (KiB)"]);
     check(
         "kv-growth",
-        &["tokens so far", "KV cache per evaluation (B)"],
+        &["context (tokens)", "KV cache per evaluation (B)"],
     );
     check("token-expert", &["experts by layer"]);
     check(

@@ -1,15 +1,15 @@
-//! Frames as a GIF or an APNG.
+//! Frames as a GIF.
 //!
 //! A frame is stored as the rectangle that changed since the one before, and
 //! within it unchanged pixels as transparent: long runs of one colour number,
-//! which both formats pack well.
+//! which pack well.
 
 use std::{borrow::Cow, io::Write};
 
 use index::RunIndex;
 
 use super::{
-    AnimationError, Format, Frame, Options, frames,
+    AnimationError, Frame, Options, frames,
     ink::{Palette, UNCHANGED},
 };
 
@@ -20,21 +20,9 @@ pub fn write(
     out: &mut dyn Write,
 ) -> Result<u64, AnimationError> {
     let frames = frames(index, options)?;
-    let size = (frames.width_px(), frames.height_px());
-    encode(frames, size, options, out)
-}
-
-fn encode(
-    frames: impl ExactSizeIterator<Item = Frame>,
-    size: (u32, u32),
-    options: &Options,
-    out: &mut dyn Write,
-) -> Result<u64, AnimationError> {
     let count = frames.len() as u64;
-    match options.format {
-        Format::Gif => gif(frames, size, options.frames_per_second, out)?,
-        Format::Apng => apng(frames, size, options.frames_per_second, out)?,
-    }
+    let size = (frames.width_px(), frames.height_px());
+    gif(frames, size, options.frames_per_second, out)?;
     out.flush()?;
     Ok(count)
 }
@@ -69,40 +57,6 @@ fn gif(
         })?;
         before = Some(frame);
     }
-    Ok(())
-}
-
-fn apng(
-    frames: impl ExactSizeIterator<Item = Frame>,
-    (width, height): (u32, u32),
-    frames_per_second: u32,
-    out: &mut dyn Write,
-) -> Result<(), AnimationError> {
-    let mut encoder = png::Encoder::new(out, width, height);
-    encoder.set_color(png::ColorType::Indexed);
-    encoder.set_depth(png::BitDepth::Eight);
-    encoder.set_palette(Palette::new().bytes());
-    let mut alpha = vec![255; 256];
-    alpha[usize::from(UNCHANGED)] = 0;
-    encoder.set_trns(alpha);
-    encoder.set_animated(frames.len() as u32, 0)?;
-    encoder.set_frame_delay(1, frames_per_second as u16)?;
-    encoder.set_blend_op(png::BlendOp::Over)?;
-    encoder.set_dispose_op(png::DisposeOp::None)?;
-    let mut writer = encoder.write_header()?;
-    let mut before: Option<Frame> = None;
-    for frame in frames {
-        let patch = Patch::of(&frame, before.as_ref());
-        // The first frame is the whole picture, as the format asks.
-        if before.is_some() {
-            writer.reset_frame_position()?;
-            writer.set_frame_dimension(patch.width as u32, patch.height as u32)?;
-            writer.set_frame_position(patch.left as u32, patch.top as u32)?;
-        }
-        writer.write_image_data(&patch.indices)?;
-        before = Some(frame);
-    }
-    writer.finish()?;
     Ok(())
 }
 
@@ -194,13 +148,8 @@ mod tests {
     #[test]
     fn a_gif_holds_every_frame_exactly() {
         let frames = some_frames();
-        let options = Options {
-            frames_per_second: 30,
-            ..Options::default()
-        };
         let mut out = Vec::new();
-        let count = encode(frames.clone().into_iter(), (4, 3), &options, &mut out).unwrap();
-        assert_eq!(count, 5);
+        gif(frames.clone().into_iter(), (4, 3), 30, &mut out).unwrap();
         let mut decoder = gif::DecodeOptions::new();
         decoder.set_color_output(gif::ColorOutput::Indexed);
         let mut decoder = decoder.read_info(out.as_slice()).unwrap();
@@ -221,24 +170,5 @@ mod tests {
         assert_eq!(seen, expected);
         // Five frames of a thirtieth of a second.
         assert_eq!(hundredths, 16);
-    }
-
-    #[test]
-    fn an_apng_says_how_many_frames_it_has() {
-        let options = Options {
-            format: Format::Apng,
-            ..Options::default()
-        };
-        let mut out = Vec::new();
-        encode(some_frames().into_iter(), (4, 3), &options, &mut out).unwrap();
-        let mut reader = png::Decoder::new(std::io::Cursor::new(out))
-            .read_info()
-            .unwrap();
-        assert_eq!(reader.info().animation_control().unwrap().num_frames, 5);
-        let mut buffer = vec![0; reader.output_buffer_size().unwrap()];
-        for _ in 0..5 {
-            reader.next_frame(&mut buffer).unwrap();
-        }
-        assert!(reader.next_frame(&mut buffer).is_err());
     }
 }

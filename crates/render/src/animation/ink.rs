@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::plot::{
-    colour::{Rgb, Scheme, mix},
-    picture,
-    text::escape,
-    theme::{Category, GROUND_DARK},
+use crate::{
+    palette::{Category, Rgb, Scheme, mix, surface},
+    plot::{picture, text::escape},
 };
 
 /// Shades of each ink, from the ground to full.
@@ -20,10 +18,6 @@ pub const GROUND: u8 = 0;
 pub const PANEL: u8 = 1;
 /// "As in the frame before", in files.
 pub const UNCHANGED: u8 = 255;
-
-const PANEL_COLOUR: Rgb = [0x1e, 0x23, 0x2b];
-const INK_COLOUR: Rgb = [0xee, 0xf0, 0xf3];
-const MUTED_COLOUR: Rgb = [0x96, 0x9f, 0xaa];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ink {
@@ -39,7 +33,7 @@ impl Ink {
         let first = match self {
             Ink::Text => INK,
             Ink::Muted => MUTED,
-            Ink::Of(category) => CATEGORY + category.0 * LEVELS,
+            Ink::Of(category) => CATEGORY + category.number() as u8 * LEVELS,
         };
         first + level
     }
@@ -51,20 +45,22 @@ pub struct Palette {
 
 impl Palette {
     pub fn new() -> Palette {
-        let mut colours = vec![GROUND_DARK, PANEL_COLOUR];
+        let of = |name| surface(name, Scheme::Dark);
+        let ground = of("ground");
+        let mut colours = vec![ground, of("grid")];
         let mut shades = |from: Rgb, to: Rgb| {
             let share = |level| f64::from(level) / f64::from(LEVELS - 1);
             colours.extend((0..LEVELS).map(|level| mix(from, to, share(level))));
         };
-        shades(GROUND_DARK, INK_COLOUR);
-        shades(GROUND_DARK, MUTED_COLOUR);
-        for number in 0..Category::COUNT {
-            let colour = Category(number).colour(Scheme::Dark);
+        shades(ground, of("text"));
+        shades(ground, of("muted"));
+        for category in Category::all() {
+            let colour = category.colour(Scheme::Dark);
             // Never quite gone, so that the map shows what lies where; brightest
             // where it is read, towards white.
-            shades(mix(GROUND_DARK, colour, 0.17), mix(colour, [255; 3], 0.35));
+            shades(mix(ground, colour, 0.17), mix(colour, [255; 3], 0.35));
         }
-        colours.resize(256, GROUND_DARK);
+        colours.resize(256, ground);
         Palette { colours }
     }
 
@@ -149,7 +145,7 @@ mod tests {
 
     #[test]
     fn all_inks_fit_the_palette() {
-        let last = Ink::Of(Category(Category::COUNT - 1)).shade(1.0);
+        let last = Ink::Of(Category::of("other")).shade(1.0);
         assert!(last < UNCHANGED);
         assert_ne!(Ink::Text.shade(1.0), Ink::Muted.shade(0.0));
         assert_eq!(Palette::new().bytes().len(), 768);

@@ -11,11 +11,13 @@ use super::{
     ink::{Ink, Letters, PANEL},
     pixels::{Area, Pixels},
 };
-use crate::plot::{
-    Unit,
-    text::{token_label, width_px},
-    theme::Category,
-    units::grouped,
+use crate::{
+    palette::Category,
+    plot::{
+        Unit,
+        text::{token_label, width_px},
+        units::grouped,
+    },
 };
 
 /// What is left of the heat one frame later.

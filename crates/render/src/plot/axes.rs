@@ -1,5 +1,7 @@
 //! Frames with axes: ticks, labels with units, grid.
 
+use serde::Serialize;
+
 use super::{
     svg::{Anchor, Canvas, Label},
     text::{shortened, width_px},
@@ -13,17 +15,20 @@ const EDGE_PX: f64 = 12.0;
 const WIDEST_TICK_PX: f64 = 190.0;
 
 /// One axis.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Axis {
     /// What it shows, without the unit.
     pub label: String,
     pub unit: Unit,
     pub min: f64,
     pub max: f64,
+    /// Print chooses them by its room, as does the page.
+    #[serde(skip)]
     pub ticks: Ticks,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Ticks {
     /// Round numbers.
     Nice,
@@ -31,11 +36,10 @@ pub enum Ticks {
     Whole,
     /// At these values these texts: names of rows and columns.
     Named(Vec<(f64, String)>),
-    None,
 }
 
 /// A tick as drawn: at a value, with a text.
-type Tick = (f64, String);
+pub type Tick = (f64, String);
 
 impl Axis {
     pub fn new(label: &str, unit: Unit, min: f64, max: f64) -> Axis {
@@ -47,6 +51,24 @@ impl Axis {
             max: if max > min { max } else { min + 1.0 },
             ticks: Ticks::Nice,
         }
+    }
+
+    /// Rows or columns of cells with names in their middle: at most `max_names` of them,
+    /// evenly, so that they do not run into each other.
+    pub fn cells(
+        label: &str,
+        names: impl ExactSizeIterator<Item = String>,
+        max_names: usize,
+    ) -> Axis {
+        let count = names.len();
+        let named = names.enumerate();
+        let named = named.map(|(at, name)| (at as f64 + 0.5, name)).collect();
+        Axis::new(label, Unit::Plain, 0.0, count as f64).with_names(named, max_names)
+    }
+
+    pub fn with_names(self, names: Vec<Tick>, max_names: usize) -> Axis {
+        let every = names.len().div_ceil(max_names.max(1)).max(1);
+        self.with_ticks(Ticks::Named(names.into_iter().step_by(every).collect()))
     }
 
     pub fn with_ticks(mut self, ticks: Ticks) -> Axis {
@@ -71,7 +93,6 @@ impl Axis {
         };
         match &self.ticks {
             Ticks::Named(named) => named.clone(),
-            Ticks::None => Vec::new(),
             Ticks::Nice | Ticks::Whole => {
                 nice_ticks(self.min / divisor, self.max / divisor, wanted, least)
                     .into_iter()
@@ -87,7 +108,6 @@ impl Axis {
 pub enum Grid {
     Horizontal,
     Vertical,
-    Both,
     None,
 }
 
@@ -169,7 +189,7 @@ impl Frame {
         let bottom = top + height;
         for (value, _) in &x_ticks {
             let at = frame.x(*value);
-            if matches!(grid, Grid::Vertical | Grid::Both) {
+            if grid == Grid::Vertical {
                 canvas.line("grid", (at, top), (at, bottom));
             } else {
                 canvas.line("axis", (at, bottom), (at, bottom + 4.0));
@@ -177,7 +197,7 @@ impl Frame {
         }
         for (value, _) in &y_ticks {
             let at = frame.y(*value);
-            if matches!(grid, Grid::Horizontal | Grid::Both) {
+            if grid == Grid::Horizontal {
                 canvas.line("grid", (left, at), (left + width, at));
             }
         }

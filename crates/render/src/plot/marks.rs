@@ -1,12 +1,17 @@
 //! Lines, bars and their legends.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
 use super::{
-    axes::{Axis, Direction, Frame, Grid, Room, Ticks},
-    svg::{Anchor, Canvas, Label, Svg},
+    axes::{Axis, Direction, Frame, Grid, Room},
+    svg::{Anchor, Canvas, Label},
     text::{shortened, width_px},
-    theme::{Category, FONT_PX, SMALL_PX, WIDTH_PX},
+    theme::{FONT_PX, SMALL_PX, WIDTH_PX},
     units::Unit,
 };
+use crate::palette::Category;
 
 /// Height of one row of a [`legend`].
 const LEGEND_ROW_PX: f64 = 20.0;
@@ -14,28 +19,25 @@ const LEGEND_ROW_PX: f64 = 20.0;
 /// names take room on the left.
 pub(crate) const LEGEND_PX: f64 = 630.0;
 const LEGEND_OF_BARS_PX: f64 = 470.0;
-/// Each colour of a line has a dash of its own, so that lines differ without it.
-pub(crate) fn dash(category: Category) -> &'static str {
-    const DASHES: [&str; 9] = [
-        "",
-        "7 4",
-        "3 4",
-        "9 3 2 3",
-        "5 2 1 2",
-        "12 3",
-        "2 3",
-        "4 6",
-        "12 3 2 3 2 3",
-    ];
-    DASHES[usize::from(category.0) % DASHES.len()]
-}
 
 /// A line of a plot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Line {
     pub name: String,
+    /// Whose colour and dash it has.
     pub category: Category,
     pub points: Vec<(f64, f64)>,
+}
+
+impl Line {
+    pub fn new(name: &str, category: Category, points: impl Iterator<Item = (f64, f64)>) -> Line {
+        Line {
+            name: name.to_owned(),
+            category,
+            points: points.collect(),
+        }
+    }
 }
 
 /// One entry of a legend.
@@ -43,8 +45,25 @@ pub struct Line {
 pub struct Entry {
     pub name: String,
     pub category: Category,
-    /// `None` for an area.
-    pub dash: Option<&'static str>,
+    /// Not an area.
+    pub is_line: bool,
+}
+
+impl Entry {
+    pub fn new(name: &str, category: Category) -> Entry {
+        Entry {
+            name: name.to_owned(),
+            category,
+            is_line: false,
+        }
+    }
+
+    /// Components in the order of their colours, each once.
+    pub fn components(categories: impl Iterator<Item = Category>) -> Vec<Entry> {
+        let once: BTreeSet<Category> = categories.collect();
+        let entries = once.into_iter();
+        entries.map(|of| Entry::new(of.name(), of)).collect()
+    }
 }
 
 /// Lines over a common x.
@@ -52,9 +71,8 @@ pub fn lines(height_px: f64, x: &Axis, y: &Axis, lines: &[Line]) -> Canvas {
     let mut entries: Vec<Entry> = lines
         .iter()
         .map(|line| Entry {
-            name: line.name.clone(),
-            category: line.category,
-            dash: Some(dash(line.category)),
+            is_line: true,
+            ..Entry::new(&line.name, line.category)
         })
         .collect();
     // One line is named by the axis.
@@ -72,7 +90,7 @@ pub fn lines(height_px: f64, x: &Axis, y: &Axis, lines: &[Line]) -> Canvas {
             .filter(|(_, y)| y.is_finite())
             .map(|&(x, y)| (frame.x(x), frame.y(y)))
             .collect();
-        canvas.polyline(&line.category.stroke(), &points, 2.0, dash(line.category));
+        canvas.polyline(&line.category.stroke(), &points, 2.0, line.category.dash());
         // Few points are measured ones, and a pointer may ask for them.
         if points.len() <= 40 {
             for (place, value) in points
@@ -97,12 +115,12 @@ pub fn lines(height_px: f64, x: &Axis, y: &Axis, lines: &[Line]) -> Canvas {
 pub fn legend(canvas: &mut Canvas, left: f64, room_px: f64, entries: &[Entry]) {
     for (entry, (x, row)) in entries.iter().zip(places(entries, room_px)) {
         let (x, middle) = (left + x, 16.0 + row as f64 * LEGEND_ROW_PX);
-        match entry.dash {
-            Some(dash) => {
+        match entry.is_line {
+            true => {
                 let ends = [(x, middle), (x + SWATCH_PX * 2.0, middle)];
-                canvas.polyline(&entry.category.stroke(), &ends, 2.0, dash);
+                canvas.polyline(&entry.category.stroke(), &ends, 2.0, entry.category.dash());
             }
-            None => {
+            false => {
                 let at = (x, middle - SWATCH_PX / 2.0);
                 canvas.rect(&entry.category.fill(), at, (SWATCH_PX, SWATCH_PX), "");
             }
@@ -127,9 +145,9 @@ const SWATCH_PX: f64 = 11.0;
 
 impl Entry {
     fn swatch_px(&self) -> f64 {
-        match self.dash {
-            Some(_) => SWATCH_PX * 2.0,
-            None => SWATCH_PX,
+        match self.is_line {
+            true => SWATCH_PX * 2.0,
+            false => SWATCH_PX,
         }
     }
 }
@@ -161,24 +179,32 @@ pub struct Bar {
     pub note: String,
 }
 
+/// Sums by the colour of their component.
+pub type Parts = BTreeMap<Category, f64>;
+
 impl Bar {
+    pub fn stacked(name: String, parts: Parts) -> Bar {
+        let parts = parts.into_iter();
+        Bar {
+            name,
+            parts: parts.map(|(category, value)| (value, category)).collect(),
+            note: String::new(),
+        }
+    }
+
     pub fn sum(&self) -> f64 {
         self.parts.iter().map(|(value, _)| value).sum()
     }
 }
 
+const COLUMNS_PX: f64 = 300.0;
+/// Names along an axis of layers.
+const MAX_NAMES: usize = 24;
 /// How tall a bar may be.
 const BAR_PX: f64 = 20.0;
 
 /// Horizontal bars, first on top.
-pub fn bars(
-    title: &str,
-    description: &str,
-    label: &str,
-    unit: Unit,
-    bars: &[Bar],
-    entries: &[Entry],
-) -> Svg {
+pub fn bars(label: &str, unit: Unit, bars: &[Bar], entries: &[Entry]) -> Canvas {
     let legend_px = legend_height_px(entries, LEGEND_OF_BARS_PX);
     let height_px = 12.0 + legend_px + BAR_PX * bars.len().max(1) as f64 + FONT_PX * 2.0 + 26.0;
     let mut canvas = Canvas::new(height_px);
@@ -194,13 +220,8 @@ pub fn bars(
         .map(|note| width_px(note, SMALL_PX))
         .fold(0.0, f64::max);
     let max = bars.iter().map(Bar::sum).fold(0.0, f64::max);
-    let named = bars
-        .iter()
-        .enumerate()
-        .map(|(row, bar)| (row as f64 + 0.5, bar.name.clone()));
     let x = Axis::new(label, unit, 0.0, max);
-    let y = Axis::new("", Unit::Plain, 0.0, bars.len() as f64)
-        .with_ticks(Ticks::Named(named.collect()));
+    let y = Axis::cells("", bars.iter().map(|bar| bar.name.clone()), bars.len());
     let room = Room {
         top_px: legend_px,
         right_px: (note_px + 10.0).min(WIDTH_PX / 3.0),
@@ -231,17 +252,24 @@ pub fn bars(
         });
     }
     legend(&mut canvas, frame.left, LEGEND_OF_BARS_PX, entries);
-    canvas.finish(title, description)
+    canvas
 }
 
-/// Upright bars side by side, one for each x, with parts on top of each other.
-pub fn columns(height_px: f64, x: &Axis, y: &Axis, columns: &[Bar], entries: &[Entry]) -> Canvas {
-    let mut canvas = Canvas::new(height_px);
+/// Upright bars of layers side by side, with parts on top of each other.
+pub fn columns(label: &str, unit: Unit, columns: &[Bar], entries: &[Entry]) -> Canvas {
+    let mut canvas = Canvas::new(COLUMNS_PX);
+    let names = columns.iter().map(|bar| {
+        let number = bar.name.strip_prefix("layer ");
+        number.unwrap_or("none").to_owned()
+    });
+    let x = Axis::cells("layer", names, MAX_NAMES);
+    let max = columns.iter().map(Bar::sum).fold(0.0, f64::max);
+    let y = Axis::new(label, unit, 0.0, max);
     let room = Room {
         top_px: legend_height_px(entries, LEGEND_PX),
         right_px: 10.0,
     };
-    let frame = Frame::draw(&mut canvas, x, y, Grid::Horizontal, Direction::Up, room);
+    let frame = Frame::draw(&mut canvas, &x, &y, Grid::Horizontal, Direction::Up, room);
     let step = frame.width / columns.len().max(1) as f64;
     let gap = if step > 6.0 {
         (step * 0.22).min(14.0)

@@ -7,12 +7,15 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::{
-    axes::Frame,
-    colour::{PALETTE_LEN, Ramp, Scheme},
+    axes::{Axis, Direction, Frame, Grid, Room},
     svg::{Anchor, Canvas, Label, number},
     theme::{FONT_PX, SMALL_PX},
     units::{Unit, nice_ticks},
 };
+use crate::palette::{Ramp, Scheme};
+
+/// Colours of a picture: the first is "nothing", transparent.
+const PALETTE_LEN: usize = 256;
 
 /// Cells of a picture, row by row from the top; NaN is "nothing".
 #[derive(Clone, Debug)]
@@ -95,8 +98,9 @@ impl Raster {
 
     /// As a PNG with a palette.
     pub fn png(&self, scheme: Scheme) -> Vec<u8> {
-        let palette = self.ramp.palette(scheme).concat();
-        encode(self.columns, self.rows, &self.indices(), palette)
+        let colours = self.ramp.steps(PALETTE_LEN - 1, scheme);
+        let palette: Vec<_> = std::iter::once([0; 3]).chain(colours).collect();
+        encode(self.columns, self.rows, &self.indices(), palette.concat())
     }
 
     /// Whether all cells that are not empty have one value, so that colours say
@@ -129,6 +133,47 @@ impl Raster {
             "",
         );
         canvas.themed(image(Scheme::Light), image(Scheme::Dark));
+    }
+}
+
+/// A heatmap with its axes, and what its colours mean.
+pub struct Map<'a> {
+    pub raster: Raster,
+    pub x: Axis,
+    pub y: Axis,
+    pub height_px: f64,
+    /// Room above for marks.
+    pub top_px: f64,
+    /// Rows and columns before which a line is drawn.
+    pub row_breaks: &'a [usize],
+    pub column_breaks: &'a [usize],
+    pub label: &'a str,
+    pub unit: Unit,
+}
+
+impl Map<'_> {
+    pub fn draw(&self) -> (Canvas, Frame) {
+        let mut canvas = Canvas::new(self.height_px);
+        let has_bar = !self.raster.is_plain();
+        let room = Room {
+            top_px: self.top_px,
+            right_px: if has_bar { COLOUR_BAR_PX } else { 10.0 },
+        };
+        let (x, y) = (&self.x, &self.y);
+        let frame = Frame::draw(&mut canvas, x, y, Grid::None, Direction::Down, room);
+        self.raster.draw(&mut canvas, &frame);
+        for column in self.column_breaks {
+            let x = frame.x(*column as f64);
+            canvas.line("gap wide", (x, frame.top), (x, frame.bottom()));
+        }
+        for row in self.row_breaks {
+            let y = frame.y(*row as f64);
+            canvas.line("gap", (frame.left, y), (frame.right(), y));
+        }
+        if has_bar {
+            colour_bar(&mut canvas, &frame, &self.raster, self.label, self.unit);
+        }
+        (canvas, frame)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::{
-    colour::Scheme,
     text::escape,
     theme::{FONT, FONT_PX, WIDTH_PX, style},
 };
+use crate::palette::Scheme;
 
 /// Room above a picture on its own for its title.
 const TITLE_PX: f64 = 34.0;
@@ -91,6 +91,7 @@ impl Svg {
 /// A picture in the making.
 #[derive(Clone, Debug)]
 pub struct Canvas {
+    width_px: f64,
     height_px: f64,
     parts: Vec<Part>,
     markup: String,
@@ -129,6 +130,7 @@ pub struct Label<'a> {
 impl Canvas {
     pub fn new(height_px: f64) -> Canvas {
         Canvas {
+            width_px: WIDTH_PX,
             height_px,
             parts: Vec::new(),
             markup: String::new(),
@@ -137,6 +139,11 @@ impl Canvas {
 
     pub fn height_px(&self) -> f64 {
         self.height_px
+    }
+
+    /// Other than [`WIDTH_PX`]; for pictures without axes.
+    pub(crate) fn set_width(&mut self, width_px: f64) {
+        self.width_px = width_px;
     }
 
     pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
@@ -240,7 +247,7 @@ impl Canvas {
     pub fn finish(mut self, title: &str, description: &str) -> Svg {
         self.parts.push(Part::Markup(self.markup));
         Svg {
-            width_px: WIDTH_PX,
+            width_px: self.width_px,
             height_px: self.height_px,
             title: title.to_owned(),
             description: description.to_owned(),

@@ -1,9 +1,12 @@
 //! Numbers with units: for axes, where all ticks share one unit, and alone.
 
 pub use support::text::grouped;
+use serde::Serialize;
 
 /// What a number counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     Bytes,
     Nanos,
@@ -62,7 +65,15 @@ impl Unit {
             Unit::Count | Unit::Plain if value.fract() == 0.0 => grouped(value as u64),
             Unit::Plain => short(value),
             Unit::Count => format!("{value:.1}"),
-            Unit::Share => format!("{:.1} %", value * 100.0),
+            Unit::Share => match value * 100.0 {
+                percent if percent == 0.0 || percent == 100.0 => format!("{percent:.0} %"),
+                // Little is not nothing: two figures that matter.
+                percent if percent.abs() < 10.0 => {
+                    let decimals = (1.0 - percent.abs().log10().floor()).max(0.0) as usize;
+                    format!("{percent:.decimals$} %")
+                }
+                percent => format!("{percent:.1} %"),
+            },
             Unit::Bytes | Unit::Nanos => {
                 let Scaled { divisor, symbol } = self.scaled(value);
                 match divisor {
@@ -148,6 +159,8 @@ mod tests {
         check(Unit::Nanos, 1_657_000_000.0, "1.66 s");
         check(Unit::Count, 24548.0, "24,548");
         check(Unit::Share, 0.636, "63.6 %");
+        check(Unit::Share, 0.00012, "0.012 %");
+        check(Unit::Share, 1.0, "100 %");
         check(Unit::Plain, 2.4, "2.4");
     }
 

@@ -1,22 +1,18 @@
 //! Experts: who is chosen, for which token, with whom.
 
-use analysis::{caches::Caches, facts::Facts};
-use index::{Filter, HeatmapMetric, LayerExperts, RowKind, RunIndex};
+use analysis::{cache_trace::Scope, caches::Caches, facts::Facts};
+use index::{Filter, LayerExperts, RunIndex};
 
-use super::{
-    Plot, Section,
-    heatmap::{TokenMap, groups, thinned},
-    memory::hue,
-    tokens::{COLUMNS, heatmap, without_zeros},
-};
-use crate::plot::{
-    Axis, Canvas, Frame, Ticks, Unit,
-    axes::{Direction, Grid, Room},
-    colour::Ramp,
-    marks::{Line, lines},
-    raster::{COLOUR_BAR_PX, Raster, Scale, colour_bar},
-    svg::{Anchor, Label},
-    theme::{Category, SMALL_PX},
+use super::{Plot, Section, tokens::TokenMap};
+use crate::{
+    charts::{self, Pool},
+    palette::Ramp,
+    plot::{
+        Axis, Canvas, Frame, Unit,
+        raster::{Map, Raster, Scale, colour_bar},
+        svg::{Anchor, Label},
+        theme::SMALL_PX,
+    },
 };
 
 /// Rows of one picture; further layers are left out evenly.
@@ -29,11 +25,13 @@ pub fn plots(index: &RunIndex, facts: &Facts, caches: Option<&Caches>) -> Vec<Pl
     if facts.experts.layers.is_empty() {
         return Vec::new();
     }
+    let caches = caches.and_then(|caches| caches.expert_caches.as_ref());
+    let hits = caches.and_then(|caches| charts::expert_hits(caches, Pool::Global, Scope::Run));
     [
         by_token(index),
         temperature(facts),
         together(&index.experts(&Filter::default()).layers),
-        caches.and_then(hits),
+        hits.map(|chart| Plot::of(&chart, Section::Experts)),
     ]
     .into_iter()
     .flatten()
@@ -46,37 +44,18 @@ fn evenly(count: usize, most: usize) -> usize {
 }
 
 fn by_token(index: &RunIndex) -> Option<Plot> {
-    let found = heatmap(
-        index,
-        RowKind::Expert,
-        HeatmapMetric::Accesses,
-        COLUMNS,
-        &Filter::default(),
-    )?;
-    let rows = &found.header.rows;
+    let mut map = TokenMap::of_experts(index)?;
+    let rows = &map.header.rows;
     let mut layers: Vec<u32> = rows.iter().filter_map(|row| row.layer).collect();
     layers.sort_unstable();
     layers.dedup();
     let of_layer = rows.len() / layers.len().max(1);
     let every = evenly(layers.len(), MAX_ROWS / of_layer.max(1));
     let shown: Vec<u32> = layers.iter().copied().step_by(every).collect();
-    let columns = found.header.columns as usize;
     let kept: Vec<usize> = (0..rows.len())
         .filter(|row| rows[*row].layer.is_some_and(|layer| shown.contains(&layer)))
         .collect();
-    let values: Vec<f32> = kept
-        .iter()
-        .flat_map(|row| &found.values[row * columns..(row + 1) * columns])
-        .copied()
-        .collect();
-    let values = without_zeros(&values);
-    let names: Vec<String> = kept
-        .iter()
-        .map(|row| super::layer_name(rows[*row].layer))
-        .collect();
-    let (breaks, names) = groups(names.iter().map(String::as_str));
-    let height_px = (kept.len() as f64 * 7.0).clamp(200.0, 1000.0);
-    let title = "Which expert each token is sent to";
+    map.keep_rows(&kept);
     let mut caption = format!(
         "One row per expert ({of_layer} of each layer, number 0 on top), grouped by layer. A filled cell is a token that the router sent to that expert; a row of many is a hot expert, and stripes along the row are experts used again token after token.",
     );
@@ -85,32 +64,20 @@ fn by_token(index: &RunIndex) -> Option<Plot> {
             " Every {every}th layer is shown; the viewer has all of them."
         ));
     }
-    let svg = TokenMap {
-        title,
-        description: &caption,
-        raster: Raster {
-            columns,
-            rows: kept.len(),
-            scale: Scale::linear_of(&values),
-            values,
-            ramp: Ramp::Counts,
-        },
-        edges: &found.header.edges,
-        y: Axis::new("experts by layer", Unit::Plain, 0.0, kept.len() as f64)
-            .with_ticks(Ticks::Named(thinned(names, (height_px / 13.0) as usize))),
-        height_px: height_px + 90.0,
-        breaks: &breaks,
-        bar_label: "choices per token",
-        unit: Unit::Plain,
-    }
-    .draw(index);
-    Some(Plot {
-        id: "token-expert".to_owned(),
-        section: Section::Experts,
-        title: title.to_owned(),
+    let row_px = 7.0;
+    let canvas = map.draw_groups(
+        index,
+        ("experts by layer", row_px, 200.0..1000.0),
+        ("choices per token", Unit::Plain),
+        Scale::linear_of,
+    );
+    Some(Plot::new(
+        "token-expert",
+        Section::Experts,
+        "Which expert each token is sent to",
         caption,
-        svg,
-    })
+        canvas,
+    ))
 }
 
 fn temperature(facts: &Facts) -> Option<Plot> {
@@ -126,41 +93,33 @@ fn temperature(facts: &Facts) -> Option<Plot> {
             values[row * experts + heat.expert as usize] = heat.temperature as f32;
         }
     }
-    let raster = Raster {
-        columns: experts,
-        rows: layers.len(),
-        scale: Scale::linear_of(&values),
-        values,
-        ramp: Ramp::Counts,
-    };
     let height_px = (layers.len() as f64 * 18.0).clamp(110.0, 640.0);
-    let mut canvas = Canvas::new(height_px + 56.0);
-    let names = (0..experts).map(|expert| (expert as f64 + 0.5, expert.to_string()));
-    let x = Axis::new("expert number", Unit::Plain, 0.0, experts as f64)
-        .with_ticks(Ticks::Named(thinned(names.collect(), 16)));
-    let rows = layers
-        .iter()
-        .enumerate()
-        .map(|(row, layer)| (row as f64 + 0.5, layer.layer.to_string()));
-    let y = Axis::new("layer", Unit::Plain, 0.0, layers.len() as f64).with_ticks(Ticks::Named(
-        thinned(rows.collect(), (height_px / 13.0) as usize),
-    ));
-    let room = Room {
+    let names = layers.iter().map(|layer| layer.layer.to_string());
+    let numbers = (0..experts).map(|expert| expert.to_string());
+    let map = Map {
+        x: Axis::cells("expert number", numbers, 16),
+        y: Axis::cells("layer", names, (height_px / 13.0) as usize),
+        raster: Raster {
+            columns: experts,
+            rows: layers.len(),
+            scale: Scale::linear_of(&values),
+            values,
+            ramp: Ramp::Counts,
+        },
+        height_px: height_px + 56.0,
         top_px: 0.0,
-        right_px: COLOUR_BAR_PX,
+        row_breaks: &[],
+        column_breaks: &[],
+        label: "temperature (×)",
+        unit: Unit::Plain,
     };
-    let frame = Frame::draw(&mut canvas, &x, &y, Grid::None, Direction::Down, room);
-    raster.draw(&mut canvas, &frame);
-    colour_bar(&mut canvas, &frame, &raster, "temperature (×)", Unit::Plain);
-    let title = "Expert temperature";
-    let caption = "How often each expert is chosen, over the mean of its layer: 1 is an even choice, 2 twice as often. Empty cells were never chosen in this run.";
-    Some(Plot {
-        id: "expert-temperature".to_owned(),
-        section: Section::Experts,
-        title: title.to_owned(),
-        caption: caption.to_owned(),
-        svg: canvas.finish(title, caption),
-    })
+    Some(Plot::new(
+        "expert-temperature",
+        Section::Experts,
+        "Expert temperature",
+        "How often each expert is chosen, over the mean of its layer: 1 is an even choice, 2 twice as often. Empty cells were never chosen in this run.",
+        map.draw().0,
+    ))
 }
 
 /// A small matrix of experts against experts for each layer.
@@ -243,18 +202,17 @@ fn together(layers: &[LayerExperts]) -> Option<Plot> {
         size_px: 12.0,
         turn: 90.0,
     });
-    let title = "Experts chosen together";
     let mut caption = "For each layer, how many tokens were sent to both of two experts; expert 0 is on top and on the left. Dark cells are pairs that work together.".to_owned();
     if every > 1 {
         caption.push_str(&format!(" Every {every}th layer is shown."));
     }
-    Some(Plot {
-        id: "co-activation".to_owned(),
-        section: Section::Experts,
-        title: title.to_owned(),
-        svg: canvas.finish(title, &caption),
+    Some(Plot::new(
+        "co-activation",
+        Section::Experts,
+        "Experts chosen together",
         caption,
-    })
+        canvas,
+    ))
 }
 
 fn matrix(layer: &LayerExperts, scale: Scale) -> Raster {
@@ -316,41 +274,4 @@ fn panel_ticks(
             tick(&text, at, Anchor::Middle);
         }
     }
-}
-
-fn hits(caches: &Caches) -> Option<Plot> {
-    let caches = caches.expert_caches.as_ref()?;
-    let uses = caches.uses.run.max(1) as f64;
-    type Policy = fn(&analysis::experts_cache::PolicyHits) -> u64;
-    let policies: [(&str, Category, Policy); 3] = [
-        ("LRU", hue::LRU, |hits| hits.lru.run),
-        ("LFU", hue::EXPERT_CACHE, |hits| hits.lfu.run),
-        ("Belady (knows the future)", hue::BELADY, |hits| {
-            hits.belady.run
-        }),
-    ];
-    let drawn: Vec<Line> = policies
-        .into_iter()
-        .map(|(name, category, hits)| Line {
-            name: name.to_owned(),
-            category,
-            points: caches
-                .points
-                .iter()
-                .map(|point| (point.bytes as f64, hits(&point.global) as f64 / uses))
-                .collect(),
-        })
-        .collect();
-    let most = caches.points.iter().map(|point| point.bytes).max()?;
-    let x = Axis::new("memory for experts", Unit::Bytes, 0.0, most as f64);
-    let y = Axis::new("hits of all uses", Unit::Share, 0.0, 1.0);
-    let title = "Hits of an expert cache";
-    let caption = "How many of the uses of an expert find it in a cache for the experts of all layers, by the cache’s size and rule. First uses always miss, so that no line reaches 100 %.";
-    Some(Plot {
-        id: "expert-cache".to_owned(),
-        section: Section::Experts,
-        title: title.to_owned(),
-        caption: caption.to_owned(),
-        svg: lines(290.0, &x, &y, &drawn).finish(title, caption),
-    })
 }

@@ -1,10 +1,12 @@
 //! Speed against memory, for each way of running a model larger than memory.
 
-use crate::plot::{
-    Axis, Canvas, Svg, Ticks, Unit,
-    axes::{Direction, Frame, Grid, Room},
-    marks::{Entry, LEGEND_PX, dash, legend, legend_height_px},
-    theme::Category,
+use crate::{
+    palette::Category,
+    plot::{
+        Axis, Canvas, Svg, Ticks, Unit,
+        axes::{Direction, Frame, Grid, Room},
+        marks::{Entry, LEGEND_PX, legend, legend_height_px},
+    },
 };
 
 const HEIGHT_PX: f64 = 380.0;
@@ -77,7 +79,7 @@ pub fn plot(speeds: &FeedSpeeds) -> Option<Svg> {
         .into_iter()
         .map(|(bytes, speed)| (frame.x(bytes as f64), frame.y(speed)))
         .collect();
-    canvas.polyline(&ceiling.stroke(), &line, 2.0, dash(ceiling));
+    canvas.polyline(&ceiling.stroke(), &line, 2.0, ceiling.dash());
     for ((_, speed), &at) in in_order(speeds.ceilings.iter().copied()).iter().zip(&line) {
         let tip = format!("ceiling: {speed:.2} tokens/s");
         canvas.circle(&ceiling.fill(), at, 2.6, &tip);
@@ -87,7 +89,7 @@ pub fn plot(speeds: &FeedSpeeds) -> Option<Svg> {
         let points = in_order(mode.points.iter().map(|p| (p.weights_memory_bytes, *p)));
         let place = |bytes: u64, speed| (frame.x(bytes as f64) + aside, frame.y(speed));
         let line: Vec<(f64, f64)> = points.iter().map(|(b, p)| place(*b, p.median)).collect();
-        canvas.polyline(&category.stroke(), &line, 2.0, dash(*category));
+        canvas.polyline(&category.stroke(), &line, 2.0, category.dash());
         for (&at, (bytes, point)) in line.iter().zip(&points) {
             for end in [point.least, point.most] {
                 let (x, y) = place(*bytes, end);
@@ -125,9 +127,8 @@ fn colour(mode: &str) -> Category {
 
 fn entry(name: &str, category: Category) -> Entry {
     Entry {
-        name: name.to_owned(),
-        category,
-        dash: Some(dash(category)),
+        is_line: true,
+        ..Entry::new(name, category)
     }
 }
 

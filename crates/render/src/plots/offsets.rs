@@ -3,17 +3,17 @@
 use index::{EvalBrief, EvalsQuery, Filter, OffsetsQuery, RunIndex};
 
 use super::{Plot, Section};
-use crate::plot::{
-    Axis, Canvas, Frame, Ticks, Unit,
-    axes::{Direction, Grid, Room},
-    colour::Ramp,
-    raster::{COLOUR_BAR_PX, Raster, Scale, colour_bar},
+use crate::{
+    palette::Ramp,
+    plot::{
+        Axis, Unit,
+        raster::{Map, Raster, Scale},
+    },
 };
 
 /// About a cell per pixel of the frame.
 const COLUMNS: u32 = 560;
 const ROWS: u32 = 320;
-const HEIGHT_PX: f64 = 420.0;
 
 pub fn plot(index: &RunIndex) -> Option<Plot> {
     let query = OffsetsQuery {
@@ -59,36 +59,27 @@ pub fn plot(index: &RunIndex) -> Option<Plot> {
         },
         ramp: Ramp::Time,
     };
-    let mut canvas = Canvas::new(HEIGHT_PX);
-    let x = Axis::new(
-        "time since the first evaluation",
-        Unit::Nanos,
-        header.t0 as f64,
-        header.t1 as f64,
-    );
-    let y = Axis::new(
-        "offset in the model’s files",
-        Unit::Bytes,
-        header.o0 as f64,
-        header.o1 as f64,
-    )
-    .with_ticks(Ticks::Nice);
-    let room = Room {
+    let axis = |label, unit, from: u64, to: u64| Axis::new(label, unit, from as f64, to as f64);
+    let time = "time since the first evaluation";
+    let offset = "offset in the model’s files";
+    let map = Map {
+        raster,
+        x: axis(time, Unit::Nanos, header.t0, header.t1),
+        y: axis(offset, Unit::Bytes, header.o0, header.o1),
+        height_px: 420.0,
         top_px: 0.0,
-        right_px: COLOUR_BAR_PX,
+        row_breaks: &[],
+        column_breaks: &[],
+        label: "token number",
+        unit: Unit::Plain,
     };
-    let frame = Frame::draw(&mut canvas, &x, &y, Grid::None, Direction::Down, room);
-    raster.draw(&mut canvas, &frame);
-    colour_bar(&mut canvas, &frame, &raster, "token number", Unit::Plain);
-    let title = "Where in the file, and when";
-    let caption = "Every read of weights: the offset in the model’s files, end to end, against time, coloured by the token that it was for. A diagonal is a pass over the model; gaps in it are experts that were not chosen.";
-    Some(Plot {
-        id: "offset-time".to_owned(),
-        section: Section::Weights,
-        title: title.to_owned(),
-        caption: caption.to_owned(),
-        svg: canvas.finish(title, caption),
-    })
+    Some(Plot::new(
+        "offset-time",
+        Section::Weights,
+        "Where in the file, and when",
+        "Every read of weights: the offset in the model’s files, end to end, against time, coloured by the token that it was for. A diagonal is a pass over the model; gaps in it are experts that were not chosen.",
+        map.draw().0,
+    ))
 }
 
 /// The token that each column of time belongs to: the last that had begun, since a

@@ -1,26 +1,21 @@
 //! What the kernel did: reads again, read sizes, reads and faults over the file,
 //! what was in memory.
 
-use std::collections::BTreeMap;
-
 use analysis::underneath::{UnderneathResults, picture::Picture};
 
-use super::{Plot, Section, heatmap::thinned, layer_name, plural, traffic::component_legend};
-use crate::plot::{
-    Axis, Canvas, Frame, Ticks, Unit,
-    axes::{Direction, Grid, Room},
-    colour::Ramp,
-    marks::{Bar, Line, bars, columns, lines},
-    raster::{COLOUR_BAR_PX, Raster, Scale, colour_bar},
-    svg::Anchor,
-    theme::Category,
-    units::short,
+use super::{LINES_PX, Plot, Section, plural};
+use crate::{
+    palette::{Category, Ramp},
+    plot::{
+        Axis, Canvas, Frame, Ticks, Unit,
+        marks::{Bar, Entry, Line, Parts, bars, columns, lines},
+        raster::{Map, Raster, Scale},
+        svg::Anchor,
+        units::short,
+    },
 };
 
-const HEIGHT_PX: f64 = 300.0;
 const PICTURE_PX: f64 = 400.0;
-/// Names along an axis of layers.
-const MAX_NAMES: usize = 24;
 
 pub fn plots(results: &UnderneathResults) -> Vec<Plot> {
     let picture = results.picture.as_ref();
@@ -37,14 +32,8 @@ pub fn plots(results: &UnderneathResults) -> Vec<Plot> {
     .collect()
 }
 
-fn plot(id: &str, title: &str, caption: String, svg: crate::plot::Svg) -> Plot {
-    Plot {
-        id: id.to_owned(),
-        section: Section::Underneath,
-        title: title.to_owned(),
-        caption,
-        svg,
-    }
+fn plot(id: &str, title: &str, caption: impl Into<String>, canvas: Canvas) -> Plot {
+    Plot::new(id, Section::Underneath, title, caption, canvas)
 }
 
 /// Bytes read over the layer's size, by component: parts add up to the factor.
@@ -54,42 +43,37 @@ fn reread_by_layer(results: &UnderneathResults) -> Option<Plot> {
     if sums.iter().all(|sum| sum.read_bytes == 0) {
         return None;
     }
-    let mut names = Vec::new();
+    let mut used = Vec::new();
     let list: Vec<Bar> = sums
         .iter()
         .map(|sum| {
-            let mut parts: BTreeMap<u8, f64> = BTreeMap::new();
+            let mut parts = Parts::new();
             for tensor in results.by_tensor.iter().filter(|t| t.layer == sum.layer) {
-                let component = tensor.component.as_deref().unwrap_or("other");
+                let category = Category::of(tensor.component.as_deref().unwrap_or("other"));
                 if tensor.read_bytes > 0 {
-                    names.push(component);
-                    *parts.entry(Category::of(component).0).or_default() +=
+                    used.push(category);
+                    *parts.entry(category).or_default() +=
                         tensor.read_bytes as f64 / sum.size_bytes as f64;
                 }
             }
             Bar {
-                name: sum.name.clone(),
-                parts: parts.into_iter().map(|(c, v)| (v, Category(c))).collect(),
                 note: format!("{} read", Unit::Bytes.amount(sum.read_bytes as f64)),
+                ..Bar::stacked(sum.name.clone(), parts)
             }
         })
         .collect();
-    let entries = component_legend(names.into_iter());
-    let ticks = sums
-        .iter()
-        .enumerate()
-        .map(|(at, sum)| (at as f64 + 0.5, layer_name(sum.layer)));
-    let max = list.iter().map(Bar::sum).fold(0.0, f64::max);
-    let x = Axis::new("layer", Unit::Plain, 0.0, list.len() as f64)
-        .with_ticks(Ticks::Named(thinned(ticks.collect(), MAX_NAMES)));
-    let y = Axis::new("times its size", Unit::Plain, 0.0, max * 1.05);
-    let title = "Read again, by layer";
     let caption = format!(
         "Bytes read from the disk over the layer’s size, by component. 1 is every byte once; what is above was dropped from memory and read again. Of the whole model {} × was read.",
         short(results.reread.as_ref().map_or(0.0, |reread| reread.factor)),
     );
-    let svg = columns(HEIGHT_PX, &x, &y, &list, &entries).finish(title, &caption);
-    Some(plot("reread-layers", title, caption, svg))
+    let entries = Entry::components(used.into_iter());
+    let canvas = columns("times its size", Unit::Plain, &list, &entries);
+    Some(plot(
+        "reread-layers",
+        "Read again, by layer",
+        caption,
+        canvas,
+    ))
 }
 
 fn reread_by_component(results: &UnderneathResults) -> Option<Plot> {
@@ -111,10 +95,12 @@ fn reread_by_component(results: &UnderneathResults) -> Option<Plot> {
     if list.is_empty() {
         return None;
     }
-    let title = "Read again, by component";
-    let caption = "Bytes read from the disk over the component’s size, those with most bytes on top. Components that every token needs are read again with every token, once the model does not fit.".to_owned();
-    let svg = bars(title, &caption, "times its size", Unit::Plain, &list, &[]);
-    Some(plot("reread-components", title, caption, svg))
+    Some(plot(
+        "reread-components",
+        "Read again, by component",
+        "Bytes read from the disk over the component’s size, those with most bytes on top. Components that every token needs are read again with every token, once the model does not fit.",
+        bars("times its size", Unit::Plain, &list, &[]),
+    ))
 }
 
 fn read_sizes(results: &UnderneathResults) -> Option<Plot> {
@@ -136,7 +122,6 @@ fn read_sizes(results: &UnderneathResults) -> Option<Plot> {
             ),
         })
         .collect();
-    let title = "Sizes of reads";
     let caption = format!(
         "Bytes read for the model by the size of the request, as the disk saw them: half of the {} are of at most {}. {:.1} % of the bytes begin where the read before them ended, {:.1} % at most {} behind it.",
         plural(disk.requests, "read"),
@@ -145,21 +130,22 @@ fn read_sizes(results: &UnderneathResults) -> Option<Plot> {
         disk.near_share * 100.0,
         Unit::Bytes.amount(disk.gap_bytes as f64),
     );
-    let svg = bars(title, &caption, "bytes read", Unit::Bytes, &list, &[]);
-    Some(plot("read-sizes", title, caption, svg))
+    let canvas = bars("bytes read", Unit::Bytes, &list, &[]);
+    Some(plot("read-sizes", "Sizes of reads", caption, canvas))
 }
 
 fn reads(picture: &Picture) -> Option<Plot> {
-    let title = "Reads over the file";
-    let caption = "Bytes read from the disk, by time and by offset in the model’s files, end to end. With the model in memory there is one pass, when it is loaded; a diagonal for each token means that what a token reads is gone when the next one comes. Lines mark the first evaluation and the first that generates.";
-    let svg = over_file(
+    let canvas = over_file(
         picture,
         &picture.read_bytes,
-        title,
-        caption,
         ("bytes read", Unit::Bytes, Ramp::Counts),
     )?;
-    Some(plot("offset-reads", title, caption.to_owned(), svg))
+    Some(plot(
+        "offset-reads",
+        "Reads over the file",
+        "Bytes read from the disk, by time and by offset in the model’s files, end to end. With the model in memory there is one pass, when it is loaded; a diagonal for each token means that what a token reads is gone when the next one comes. Lines mark the first evaluation and the first that generates.",
+        canvas,
+    ))
 }
 
 fn faults(picture: &Picture) -> Option<Plot> {
@@ -170,56 +156,43 @@ fn faults(picture: &Picture) -> Option<Plot> {
     let caption = format!(
         "{which} page faults, by time and by offset in the model’s files, end to end. A read ahead saves the faults behind it, so that fewer faults than reads are good, and as many are the worst. Lines mark the first evaluation and the first that generates.",
     );
-    let svg = over_file(
-        picture,
-        list,
-        title,
-        &caption,
-        ("faults", Unit::Count, Ramp::Time),
-    )?;
-    Some(plot("offset-faults", title, caption, svg))
+    let canvas = over_file(picture, list, ("faults", Unit::Count, Ramp::Time))?;
+    Some(plot("offset-faults", title, caption, canvas))
 }
 
 /// Cells of time and offset; `None` where they are all empty.
 fn over_file(
     picture: &Picture,
     cells: &[u64],
-    title: &str,
-    caption: &str,
     (label, unit, ramp): (&str, Unit, Ramp),
-) -> Option<crate::plot::Svg> {
+) -> Option<Canvas> {
     if cells.len() != (picture.columns * picture.rows) as usize {
         return None;
     }
     let value = |cell: &u64| if *cell > 0 { *cell as f32 } else { f32::NAN };
     let values: Vec<f32> = cells.iter().map(value).collect();
-    let raster = Raster {
-        columns: picture.columns as usize,
-        rows: picture.rows as usize,
-        scale: Scale::log_of(&values),
-        values,
-        ramp,
-    };
-    let mut canvas = Canvas::new(PICTURE_PX);
     let span = picture.end_nanos.saturating_sub(picture.begin_nanos);
-    let x = Axis::new("time", Unit::Nanos, 0.0, span as f64);
-    let y = Axis::new(
-        "offset in the model’s files",
-        Unit::Bytes,
-        0.0,
-        picture.bytes as f64,
-    );
-    let room = Room {
+    let bytes = picture.bytes as f64;
+    let map = Map {
+        raster: Raster {
+            columns: picture.columns as usize,
+            rows: picture.rows as usize,
+            scale: Scale::log_of(&values),
+            values,
+            ramp,
+        },
+        x: Axis::new("time", Unit::Nanos, 0.0, span as f64),
+        y: Axis::new("offset in the model’s files", Unit::Bytes, 0.0, bytes),
+        height_px: PICTURE_PX,
         top_px: 16.0,
-        right_px: COLOUR_BAR_PX,
+        row_breaks: &[],
+        column_breaks: &[],
+        label,
+        unit,
     };
-    let frame = Frame::draw(&mut canvas, &x, &y, Grid::None, Direction::Down, room);
-    raster.draw(&mut canvas, &frame);
+    let (mut canvas, frame) = map.draw();
     moments(picture, &mut canvas, &frame);
-    if !raster.is_plain() {
-        colour_bar(&mut canvas, &frame, &raster, label, unit);
-    }
-    Some(canvas.finish(title, caption))
+    Some(canvas)
 }
 
 /// Where evaluations begin, unless that is at the edge or in the way of another.
@@ -253,39 +226,29 @@ fn residency(results: &UnderneathResults) -> Option<Plot> {
             // Norms and routers would hide the rest.
             component.size_bytes * 200 >= results.model_bytes
         })
-        .map(|(at, component)| Line {
-            name: component.component.clone(),
-            category: Category::of(&component.component),
-            points: points
-                .iter()
-                .map(|point| {
-                    let resident = point.by_component.get(at).copied().unwrap_or(0);
-                    let share = resident as f64 / component.size_bytes.max(1) as f64;
-                    (point.token as f64, share)
-                })
-                .collect(),
+        .map(|(at, component)| {
+            let share = points.iter().map(|point| {
+                let resident = point.by_component.get(at).copied().unwrap_or(0);
+                let share = resident as f64 / component.size_bytes.max(1) as f64;
+                (point.token as f64, share)
+            });
+            let name = &component.component;
+            Line::new(name, Category::of(name), share)
         })
         .collect();
-    drawn.push(Line {
-        name: "whole model".to_owned(),
-        category: Category::of("kv_cache"),
-        points: points
-            .iter()
-            .map(|point| {
-                let share = point.resident_bytes as f64 / results.model_bytes.max(1) as f64;
-                (point.token as f64, share)
-            })
-            .collect(),
+    let whole = points.iter().map(|point| {
+        let share = point.resident_bytes as f64 / results.model_bytes.max(1) as f64;
+        (point.token as f64, share)
     });
+    drawn.push(Line::new("whole model", Category::of("kv_cache"), whole));
     let (first, last) = (points.first()?.token, points.last()?.token);
     let x =
         Axis::new("token number", Unit::Plain, first as f64, last as f64).with_ticks(Ticks::Whole);
     let y = Axis::new("in memory", Unit::Share, 0.0, 1.0);
-    let title = "What is in memory";
     let caption = format!(
         "Share of each component that was in memory, in {} of the run; components of less than half a per cent of the model are left out. What falls was dropped by the kernel, and must be read again when it is needed.",
         plural(residency.samples, "sample")
     );
-    let svg = lines(HEIGHT_PX, &x, &y, &drawn).finish(title, &caption);
-    Some(plot("residency", title, caption, svg))
+    let canvas = lines(LINES_PX, &x, &y, &drawn);
+    Some(plot("residency", "What is in memory", caption, canvas))
 }
