@@ -29,19 +29,88 @@ pub trait Comparisons: Send + Sync {
     fn compare(&self, a: usize, b: usize) -> Result<Value, String>;
 }
 
+/// One of the runs that are shown.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct RunName {
+    pub run: usize,
+    pub name: String,
+    pub model: Option<String>,
+    pub live: bool,
+}
+
+/// What `info?since=` answers when nothing is newer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct Unchanged {
+    pub version: u64,
+    pub live: bool,
+}
+
 /// The rows that a query gave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SqlAnswer {
     pub columns: Vec<SqlColumn>,
     /// One value for each column.
+    #[cfg_attr(test, ts(type = "(string | number | boolean | null)[][]"))]
     pub rows: Vec<Vec<Value>>,
     /// Whether there were more rows.
     pub is_cut: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SqlColumn {
     pub name: String,
     #[serde(rename = "type")]
     pub kind: String,
+}
+
+/// As the page gets it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct TimedSqlAnswer {
+    #[serde(flatten)]
+    pub answer: SqlAnswer,
+    pub seconds: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ts_rs::{Config, TS};
+
+    use super::*;
+
+    /// The page's types are these: `TENSORSCOPE_BLESS=1 cargo test -p server --lib` writes them.
+    #[test]
+    fn the_page_knows_every_answer() {
+        fn of<T: TS>() -> String {
+            let docs = T::docs().unwrap_or_default();
+            let config = Config::new().with_large_int("number");
+            format!("\n{docs}export {}\n", T::decl(&config))
+        }
+        let types = [
+            of::<RunName>(),
+            of::<Unchanged>(),
+            of::<SqlAnswer>(),
+            of::<SqlColumn>(),
+            of::<TimedSqlAnswer>(),
+        ];
+        let text = format!(
+            "// Written by a test of crates/server/src/answers.rs; change that.\n{}",
+            types.concat()
+        );
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../web/src/generated/server.ts"
+        );
+        if std::env::var_os("TENSORSCOPE_BLESS").is_some() {
+            fs::write(path, &text).unwrap();
+        }
+        let written = fs::read_to_string(path).unwrap_or_default();
+        assert!(written == text, "{path} is stale: bless it");
+    }
 }

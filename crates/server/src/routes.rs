@@ -27,10 +27,9 @@ use axum::{
     response::Redirect,
     routing::{get, post},
 };
-use serde_json::{Value, json};
 
 use crate::{
-    answers::MAX_SQL_ROWS,
+    answers::{MAX_SQL_ROWS, RunName, TimedSqlAnswer},
     assets::Page,
     guard::{self, Guard, not_found},
     parameters::{Parameters, number, quoted},
@@ -71,7 +70,7 @@ pub(crate) fn router(host: Arc<Host>, page: Page, guard: Guard) -> Router {
 async fn runs(State(host): State<Arc<Host>>, RawQuery(query): RawQuery) -> Answer {
     Parameters::read(&query.unwrap_or_default(), &[])?;
     let runs = host.runs.iter().enumerate();
-    let list: Vec<Value> = runs.map(|(number, run)| run.brief(number)).collect();
+    let list: Vec<RunName> = runs.map(|(number, run)| run.brief(number)).collect();
     Reply::json(&list)
 }
 
@@ -137,12 +136,10 @@ async fn sql(
         let mut answer = answer.map_err(Refusal::BadInput)?;
         answer.is_cut |= answer.rows.len() > MAX_SQL_ROWS;
         answer.rows.truncate(MAX_SQL_ROWS);
-        Reply::json(&json!({
-            "columns": answer.columns,
-            "rows": answer.rows,
-            "is_cut": answer.is_cut,
-            "seconds": start.elapsed().as_secs_f64(),
-        }))
+        Reply::json(&TimedSqlAnswer {
+            answer,
+            seconds: start.elapsed().as_secs_f64(),
+        })
     })
     .await
 }

@@ -10,11 +10,11 @@ use std::{
 
 use index::{Info, RunIndex};
 use rundir::Run;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::{
-    answers::{Answers, Comparisons},
+    answers::{Answers, Comparisons, RunName},
     map::MappedFile,
     reply::{Refusal, Reply},
 };
@@ -195,14 +195,14 @@ impl HostedRun {
     }
 
     /// For the list of runs.
-    pub fn brief(&self, number: usize) -> Value {
+    pub fn brief(&self, number: usize) -> RunName {
         let growth = self.growth();
-        json!({
-            "run": number,
-            "name": growth.name,
-            "model": growth.model,
-            "live": growth.live,
-        })
+        RunName {
+            run: number,
+            name: growth.name.clone(),
+            model: growth.model.clone(),
+            live: growth.live,
+        }
     }
 
     /// Takes in what was recorded since, and says whether to go on.

@@ -5,9 +5,9 @@ use index::{
     DiskQuery, EvalsQuery, FlameBy, HeatmapQuery, MarksQuery, NodesQuery, OffsetsQuery, RunIndex,
     TokenWindow,
 };
-use serde_json::json;
 
 use crate::{
+    answers::Unchanged,
     map,
     parameters::{Parameters, bad},
     reply::{Refusal, Reply},
@@ -24,7 +24,7 @@ pub(crate) struct View {
     pub ask: fn(&HostedRun, &Parameters) -> Result<Reply, Refusal>,
 }
 
-pub(crate) const VIEWS: [View; 19] = [
+pub(crate) const VIEWS: [View; 20] = [
     quick("info", &["since"], info),
     quick("tokens", &["from", "to"], tokens),
     quick("summary", &[], summary),
@@ -43,6 +43,10 @@ pub(crate) const VIEWS: [View; 19] = [
     quick("flame", &["by"], flame),
     quick("experts", &[], experts),
     quick("disk", &["at"], disk),
+    View {
+        keys: &["of", "scope", "measure", "grain", "pool"],
+        ..analysis("chart", results::chart)
+    },
     analysis("prefers", results::prefers),
     analysis("attention", results::attention),
     analysis("memory", results::memory),
@@ -75,7 +79,7 @@ fn info(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Refusal> {
     if let Some(since) = parameters.number("since")? {
         let (version, live) = run.version();
         if since == version {
-            return Reply::json(&json!({ "version": version, "live": live }));
+            return Reply::json(&Unchanged { version, live });
         }
     }
     Reply::json(&run.info()?)
