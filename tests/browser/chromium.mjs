@@ -147,7 +147,7 @@ export async function idle(page, quietMillis = 250) {
     let since = performance.now();
     const look = () => {
       const now = performance.getEntriesByType('resource').length;
-      const isBusy = document.querySelector('.cover[data-kind="busy"]:not([hidden]), .progress.is-on, .vb-busy') !== null;
+      const isBusy = document.querySelector('.cover[data-kind="busy"]:not([hidden]), .progress.is-on, .view-busy') !== null;
       if (now !== count || isBusy) [count, since] = [now, performance.now()];
       if (performance.now() - since < quiet) setTimeout(look, 25);
       else requestAnimationFrame(() => requestAnimationFrame(resolve));

@@ -7,17 +7,41 @@
  * when that has taken long. So panning neither floods the server nor starves.
  * Answers are kept in a small cache, which a new version of a live run empties.
  */
+import type { LineChart } from './generated/charts';
 import { filterParams, type Filter } from './state';
 import type {
-  Disk, EvalDetail, EvalName, Experts, FlameNode, HeatmapHeader, MapHeader, MarksHeader, NodesHeader, OffsetsHeader,
-  Place, Preference, Raster, RunInfo, RunName, SqlResult, Summary, Token, Unchanged,
-} from './types';
+  Disk,
+  EvalBrief,
+  EvalInfo,
+  Experts,
+  Flame,
+  HeatmapHeader,
+  Info,
+  Located,
+  MapHeader,
+  MarksHeader,
+  NodesHeader,
+  OffsetsHeader,
+  Summary,
+  TokenInfo,
+} from './generated/index';
+import type { RunName, TimedSqlAnswer, Unchanged } from './generated/server';
+import type { Preference } from './views/parts/results';
+
+/** A raster response: `values` row by row. */
+export interface Raster<H> {
+  header: H;
+  values: Float32Array;
+}
 
 type Params = Record<string, string | number | null | undefined>;
 
 /** A message from the server: what, where, what next. */
 export class ApiError extends Error {
-  constructor(readonly status: number, message: string) {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
     super(message);
     this.name = 'ApiError';
   }
@@ -59,13 +83,13 @@ export class Api {
     return this.json('api/runs', {});
   }
   /** Never cached. With `since`: only version and `live` when nothing is newer than that version. */
-  info(run: number): Promise<RunInfo>;
-  info(run: number, since: number): Promise<RunInfo | Unchanged>;
-  info(run: number, since?: number): Promise<RunInfo | Unchanged> {
+  info(run: number): Promise<Info>;
+  info(run: number, since: number): Promise<Info | Unchanged>;
+  info(run: number, since?: number): Promise<Info | Unchanged> {
     const path = address(`api/${run}/info`, { since });
-    return this.fetchOnce(path, (response) => response.json() as Promise<RunInfo | Unchanged>);
+    return this.fetchOnce(path, (response) => response.json() as Promise<Info | Unchanged>);
   }
-  tokens(from: number, to: number, slot?: string): Promise<Token[]> {
+  tokens(from: number, to: number, slot?: string): Promise<TokenInfo[]> {
     return this.json(this.of('tokens'), { from, to }, slot);
   }
   summary(filter: Filter, slot?: string): Promise<Summary> {
@@ -102,16 +126,16 @@ export class Api {
   map(query: { cells: number; metric: string; at?: number }, filter: Filter, slot = 'map'): Promise<Raster<MapHeader>> {
     return this.raster(this.of('map'), query, slot, filter);
   }
-  locate(offset: number, slot = 'locate'): Promise<Place> {
+  locate(offset: number, slot = 'locate'): Promise<Located> {
     return this.json(this.of('locate'), { offset: Math.floor(offset) }, slot);
   }
-  evaluation(number: number, slot?: string): Promise<EvalDetail> {
+  evaluation(number: number, slot?: string): Promise<EvalInfo> {
     return this.json(this.of('eval'), { eval: number }, slot);
   }
-  evals(query: { from?: number; to?: number; max?: number }, slot?: string): Promise<EvalName[]> {
+  evals(query: { from?: number; to?: number; max?: number }, slot?: string): Promise<EvalBrief[]> {
     return this.json(this.of('evals'), query, slot);
   }
-  flame(by: 'bytes' | 'nanos', filter: Filter, slot = 'flame'): Promise<FlameNode> {
+  flame(by: 'bytes' | 'nanos', filter: Filter, slot = 'flame'): Promise<Flame> {
     return this.json(this.of('flame'), { by }, slot, filter);
   }
   experts(filter: Filter, slot = 'experts'): Promise<Experts> {
@@ -120,6 +144,13 @@ export class Api {
   /** What tokens each expert prefers. */
   prefers(): Promise<Preference[]> {
     return this.json(this.of('prefers'), {});
+  }
+  /** One that the report has too: its numbers, names, units and colours; null where there is nothing to draw. */
+  chart(
+    of: 'kv-growth' | 'working-set' | 'miss-ratio' | 'disk-bytes' | 'predicted-speed' | 'expert-cache',
+    choices: { scope?: string; measure?: string; grain?: string; pool?: string } = {},
+  ): Promise<LineChart | null> {
+    return this.json(this.of('chart'), { of, ...choices });
   }
   /** The next four are the JSON of `report --json`; they may take seconds the first time. */
   attention<T = unknown>(): Promise<T> {
@@ -134,8 +165,8 @@ export class Api {
   compare<T = unknown>(a: number, b: number): Promise<T> {
     return this.json('api/compare', { a, b });
   }
-  sql(query: string): Promise<SqlResult> {
-    return this.fetchOnce(this.of('sql'), (response) => response.json() as Promise<SqlResult>, {
+  sql(query: string): Promise<TimedSqlAnswer> {
+    return this.fetchOnce(this.of('sql'), (response) => response.json() as Promise<TimedSqlAnswer>, {
       method: 'POST',
       // The header makes it a request that no other site's page can send.
       headers: { 'content-type': 'text/plain; charset=utf-8', 'x-tensorscope': '1' },
@@ -243,7 +274,8 @@ export class Api {
       answer = await decode(response);
     } catch (error) {
       // A connection may also break in the middle of an answer.
-      if (error instanceof TypeError) throw new ApiError(0, 'the server does not answer: is `tensorscope view` still running?');
+      if (error instanceof TypeError)
+        throw new ApiError(0, 'the server does not answer: is `tensorscope view` still running?');
       throw error;
     }
     this.latencies.push(performance.now() - started);

@@ -9,7 +9,9 @@ export function drawAxes(pen: Pen, plot: Plot, colours: Colours): void {
   const { left, top } = plot.margin;
   const right = left + plot.innerWidth;
   const bottom = top + plot.innerHeight;
-  for (const tick of plot.x.options.isHidden ? [] : axisTicks(plot.x.options, plot.x.low, plot.x.high, plot.innerWidth)) {
+  for (const tick of plot.x.options.isHidden
+    ? []
+    : axisTicks(plot.x.options, plot.x.low, plot.x.high, plot.innerWidth)) {
     const x = plot.px(tick.at);
     if (x < left - 0.5 || x > right + 0.5) continue;
     if (plot.x.options.hasGrid) pen.line(x, top, x, bottom, grid);
@@ -20,13 +22,16 @@ export function drawAxes(pen: Pen, plot: Plot, colours: Colours): void {
     const centre = Math.min(x, plot.width - half - 2);
     pen.text(tick.text, centre, bottom + 7, { colour: muted, align: 'center', baseline: 'top', font: FONT });
   }
-  for (const tick of plot.y.options.isHidden ? [] : axisTicks(plot.y.options, plot.y.low, plot.y.high, plot.innerHeight, 36)) {
+  for (const tick of plot.y.options.isHidden
+    ? []
+    : axisTicks(plot.y.options, plot.y.low, plot.y.high, plot.innerHeight, 36)) {
     const y = plot.py(tick.at);
     if (y < top - 0.5 || y > bottom + 0.5) continue;
     if (plot.y.options.hasGrid) pen.line(left, y, right, y, grid);
     if (!tick.isName) pen.line(left - 4, y, left, y, line);
     const gap = 7 + (plot.y.options.clearance ?? 0);
-    if (tick.text) pen.text(tick.text, left - gap, y, { colour: muted, align: 'right', baseline: 'middle', font: FONT });
+    if (tick.text)
+      pen.text(tick.text, left - gap, y, { colour: muted, align: 'right', baseline: 'middle', font: FONT });
   }
   if (!plot.y.options.isHidden) pen.line(left, top, left, bottom, line);
   if (!plot.x.options.isHidden) pen.line(left, bottom, right, bottom, line);

@@ -54,7 +54,10 @@ export class Axis {
   widened(share: number): [number, number] {
     if (this.options.isFixed) return [this.low, this.high];
     const [min, max] = this.options.limits;
-    return [Math.max(Math.min(min, this.low), this.low - this.span * share), Math.min(Math.max(max, this.high), this.high + this.span * share)];
+    return [
+      Math.max(Math.min(min, this.low), this.low - this.span * share),
+      Math.min(Math.max(max, this.high), this.high + this.span * share),
+    ];
   }
 
   /** Around a value that stays where it is. */

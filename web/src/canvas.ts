@@ -53,7 +53,11 @@ export interface PaintOptions {
 
 /** A raster as an image of one pixel per cell, row by row. */
 export function paint(
-  values: ArrayLike<number>, width: number, height: number, table: Table, options: PaintOptions,
+  values: ArrayLike<number>,
+  width: number,
+  height: number,
+  table: Table,
+  options: PaintOptions,
 ): HTMLCanvasElement {
   const canvas = document.createElement('canvas');
   canvas.width = Math.max(1, width);
@@ -93,14 +97,14 @@ export interface Pen {
 
 /** Widths of texts in `FONT`: the same few are measured in every frame. */
 const widths = new Map<string, number>();
-const MOST_WIDTHS = 4096;
+const MAX_WIDTHS = 4096;
 
 function widthOf(text: string, ruler: CanvasRenderingContext2D): number {
   let width = widths.get(text);
   if (width === undefined) {
     ruler.font = FONT;
     width = ruler.measureText(text).width;
-    if (widths.size >= MOST_WIDTHS) widths.clear();
+    if (widths.size >= MAX_WIDTHS) widths.clear();
     widths.set(text, width);
   }
   return width;
@@ -204,7 +208,10 @@ export function svgDocument(parts: readonly SvgPart[], background: string): stri
 export function stackCanvases(canvases: readonly HTMLCanvasElement[], background: string): HTMLCanvasElement {
   const out = document.createElement('canvas');
   out.width = Math.max(1, ...canvases.map((canvas) => canvas.width));
-  out.height = Math.max(1, canvases.reduce((sum, canvas) => sum + canvas.height, 0));
+  out.height = Math.max(
+    1,
+    canvases.reduce((sum, canvas) => sum + canvas.height, 0),
+  );
   const context = out.getContext('2d') as CanvasRenderingContext2D;
   context.fillStyle = background;
   context.fillRect(0, 0, out.width, out.height);
@@ -259,10 +266,15 @@ export function fit(pen: Pen, text: string, width: number): string {
 }
 
 export function xml(text: string): string {
-  return text
-    // Control characters are not allowed in XML at all.
-    .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, '�')
-    .replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;').replaceAll('"', '&quot;');
+  return (
+    text
+      // Control characters are not allowed in XML at all.
+      .replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f]/g, '�')
+      .replaceAll('&', '&amp;')
+      .replaceAll('<', '&lt;')
+      .replaceAll('>', '&gt;')
+      .replaceAll('"', '&quot;')
+  );
 }
 
 function n(value: number): string {

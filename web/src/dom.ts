@@ -1,6 +1,6 @@
 /** Small helpers to build the page. Texts become text nodes: nothing here parses HTML. */
 
-type Child = Node | string | null | undefined | false;
+export type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | null | undefined | ((event: never) => void)>;
 
 /**
@@ -40,10 +40,18 @@ export function segmented(
   pick: (value: string) => void,
 ): Segmented {
   const buttons = options.map((option) =>
-    h('button', {
-      type: 'button', role: 'radio', 'aria-checked': 'false', title: option.title, 'data-value': option.value,
-      onclick: () => pick(option.value),
-    }, option.text),
+    h(
+      'button',
+      {
+        type: 'button',
+        role: 'radio',
+        'aria-checked': 'false',
+        title: option.title,
+        'data-value': option.value,
+        onclick: () => pick(option.value),
+      },
+      option.text,
+    ),
   );
   const group = h('div', { class: 'segmented', role: 'radiogroup', 'aria-label': label }, ...buttons);
   group.addEventListener('keydown', (event) => {
@@ -84,15 +92,25 @@ export function toggles(
   const buttons = options.map((option) => {
     const swatch = option.colour !== undefined && h('i', { class: 'swatch' });
     if (swatch) swatch.style.background = option.colour ?? '';
-    return h('button', {
-      type: 'button', 'aria-pressed': 'false', title: option.title, 'data-value': option.value, onclick: () => flip(option.value),
-    }, swatch, option.text);
+    return h(
+      'button',
+      {
+        type: 'button',
+        'aria-pressed': 'false',
+        title: option.title,
+        'data-value': option.value,
+        onclick: () => flip(option.value),
+      },
+      swatch,
+      option.text,
+    );
   });
   const group = h('div', { class: 'segmented', role: 'group', 'aria-label': label }, ...buttons);
   return {
     element: h('div', { class: 'control' }, h('span', { class: 'control-label' }, label), group),
     set(on) {
-      for (const button of buttons) button.setAttribute('aria-pressed', String(on.includes(button.dataset['value'] as string)));
+      for (const button of buttons)
+        button.setAttribute('aria-pressed', String(on.includes(button.dataset['value'] as string)));
     },
   };
 }
@@ -124,10 +142,92 @@ export class Cover {
     if (!this.box.isConnected) this.host.append(this.box);
     this.box.dataset['kind'] = kind;
     const lines: Node[] = [
-      h('div', { class: 'cover-text' }, kind === 'busy' && h('span', { class: 'spinner', 'aria-hidden': 'true' }), text),
+      h(
+        'div',
+        { class: 'cover-text' },
+        kind === 'busy' && h('span', { class: 'spinner', 'aria-hidden': 'true' }),
+        text,
+      ),
     ];
     if (hint) lines.push(h('div', { class: 'cover-hint' }, hint));
     this.box.replaceChildren(...lines);
     this.box.hidden = false;
   }
+}
+
+/** Replaces what the element holds. */
+export function fill(element: Element, ...children: Child[]): void {
+  element.replaceChildren(
+    ...children.filter((child): child is Node | string => child !== null && child !== undefined && child !== false),
+  );
+}
+
+export interface Picker {
+  element: HTMLElement;
+  /** Other choices, one of them chosen; does not call `pick`. */
+  set(options: readonly { value: string; text: string }[], value: string): void;
+}
+
+/** A drop-down list. */
+export function picker(label: string, title: string, pick: (value: string) => void): Picker {
+  const list = h('select', { title, 'aria-label': label, onchange: () => pick(list.value) });
+  return {
+    element: h('label', { class: 'control' }, h('span', { class: 'control-label' }, label), list),
+    set(options, value) {
+      const isSame =
+        list.options.length === options.length &&
+        options.every((option, at) => list.options[at]?.value === option.value);
+      if (!isSame) fill(list, ...options.map((option) => h('option', { value: option.value }, option.text)));
+      list.value = value;
+    },
+  };
+}
+
+/** A sentence where a picture cannot be; `commands` in it stand out. */
+export function note(text: string, kind: 'empty' | 'busy' | 'error' | 'aside' = 'empty'): HTMLElement {
+  return h(
+    'p',
+    { class: `view-note view-${kind}`, role: kind === 'error' ? 'alert' : 'status' },
+    kind === 'busy' && h('span', { class: 'spinner', 'aria-hidden': 'true' }),
+    h('span', {}, ...text.split('`').map((part, at) => (at % 2 === 1 ? h('code', {}, part) : part))),
+  );
+}
+
+/** A titled box; the definition of its numbers stands under the title. */
+export function panel(title: string, definition: string, ...children: Child[]): HTMLElement {
+  return h(
+    'section',
+    { class: 'view-panel' },
+    h('h2', {}, title),
+    definition !== '' && h('p', { class: 'view-definition' }, definition),
+    ...children,
+  );
+}
+
+export interface Figure {
+  value: string;
+  name: string;
+  title?: string;
+}
+
+/** A row of large numbers. */
+export function figures(...of: Figure[]): HTMLElement {
+  return h(
+    'div',
+    { class: 'view-figures' },
+    ...of.map((one) => h('div', { title: one.title }, h('b', {}, one.value), h('span', {}, one.name))),
+  );
+}
+
+/** Squares and names of the series of a chart. */
+export function key(of: readonly { colour: string; name: string; title?: string }[]): HTMLElement {
+  return h(
+    'div',
+    { class: 'view-key' },
+    ...of.map((one) => {
+      const square = h('i', { class: 'swatch' });
+      square.style.background = one.colour;
+      return h('span', { title: one.title }, square, one.name);
+    }),
+  );
 }

@@ -4,16 +4,16 @@
  * from a thinned list and narrow ones from a full one.
  */
 import type { Api } from './api';
-import type { EvalName, Token } from './types';
+import type { EvalBrief, TokenInfo } from './generated/index';
 
 const MOST = 4096;
 /** More token texts than this do not fit beside each other anyway. */
-const MOST_TEXTS = 400;
+const MAX_TEXTS = 400;
 
 export class EvalIndex {
-  private coarse: EvalName[] = [];
-  private fine: EvalName[] = [];
-  private texts = new Map<number, Token>();
+  private coarse: EvalBrief[] = [];
+  private fine: EvalBrief[] = [];
+  private texts = new Map<number, TokenInfo>();
   private version = -1;
 
   constructor(private readonly api: Api) {}
@@ -26,11 +26,12 @@ export class EvalIndex {
       this.texts.clear();
       this.version = version;
     }
-    const isThinned = this.coarse.some((e, i) => i > 0 && e.eval !== (this.coarse[i - 1] as EvalName).eval + 1);
+    const isThinned = this.coarse.some((e, i) => i > 0 && e.eval !== (this.coarse[i - 1] as EvalBrief).eval + 1);
     if (isThinned) {
       const from = this.coarse[Math.max(0, position(this.coarse, t0))]?.eval ?? 0;
       const to = this.coarse[Math.min(this.coarse.length - 1, position(this.coarse, t1) + 1)]?.eval ?? from;
-      const isKnown = this.fine.length > 0 && (this.fine[0] as EvalName).eval <= from && (this.fine.at(-1) as EvalName).eval >= to;
+      const isKnown =
+        this.fine.length > 0 && (this.fine[0] as EvalBrief).eval <= from && (this.fine.at(-1) as EvalBrief).eval >= to;
       if (to - from < MOST && !isKnown) {
         this.fine = await this.api.evals({ from: Math.max(0, from - 500), to: to + 500, max: MOST }, 'evals');
       }
@@ -38,31 +39,32 @@ export class EvalIndex {
     const seen = this.between(t0, t1);
     const first = seen[0];
     const last = seen.at(-1);
-    if (!first || !last || seen.length > MOST_TEXTS) return;
+    if (!first || !last || seen.length > MAX_TEXTS) return;
     const [a, b] = [first.first_token, last.first_token + last.tokens - 1];
-    if (b - a > MOST_TEXTS * 8 || (this.texts.has(a) && this.texts.has(b))) return;
-    const pad = MOST_TEXTS;
-    for (const token of await this.api.tokens(Math.max(0, a - pad), b + pad, 'texts')) this.texts.set(token.token, token);
+    if (b - a > MAX_TEXTS * 8 || (this.texts.has(a) && this.texts.has(b))) return;
+    const pad = MAX_TEXTS;
+    for (const token of await this.api.tokens(Math.max(0, a - pad), b + pad, 'texts'))
+      this.texts.set(token.token, token);
   }
 
   /** Evaluations that overlap a window. */
-  between(t0: number, t1: number): EvalName[] {
+  between(t0: number, t1: number): EvalBrief[] {
     const list = this.listFor(t0, t1);
-    const out: EvalName[] = [];
-    for (let i = Math.max(0, position(list, t0)); i < list.length && (list[i] as EvalName).begin <= t1; i++) {
-      if ((list[i] as EvalName).end >= t0) out.push(list[i] as EvalName);
+    const out: EvalBrief[] = [];
+    for (let i = Math.max(0, position(list, t0)); i < list.length && (list[i] as EvalBrief).begin <= t1; i++) {
+      if ((list[i] as EvalBrief).end >= t0) out.push(list[i] as EvalBrief);
     }
     return out;
   }
 
   /** The evaluation that runs at a moment, or the last one before it. */
-  at(time: number): EvalName | null {
+  at(time: number): EvalBrief | null {
     const list = this.listFor(time, time);
     return list[Math.max(0, position(list, time))] ?? null;
   }
 
   /** Texts of an evaluation's tokens; null where they are not loaded. */
-  text(name: EvalName): string | null {
+  text(name: EvalBrief): string | null {
     let text = '';
     for (let token = name.first_token; token < name.first_token + name.tokens; token++) {
       const found = this.texts.get(token);
@@ -72,19 +74,21 @@ export class EvalIndex {
     return text;
   }
 
-  private listFor(t0: number, t1: number): EvalName[] {
+  private listFor(t0: number, t1: number): EvalBrief[] {
     const { fine } = this;
-    return fine.length > 0 && (fine[0] as EvalName).begin <= t0 && (fine.at(-1) as EvalName).end >= t1 ? fine : this.coarse;
+    return fine.length > 0 && (fine[0] as EvalBrief).begin <= t0 && (fine.at(-1) as EvalBrief).end >= t1
+      ? fine
+      : this.coarse;
   }
 }
 
 /** Position of the last evaluation that begins at or before a moment; -1 when none does. */
-function position(list: readonly EvalName[], time: number): number {
+function position(list: readonly EvalBrief[], time: number): number {
   let low = 0;
   let high = list.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if ((list[middle] as EvalName).begin <= time) low = middle + 1;
+    if ((list[middle] as EvalBrief).begin <= time) low = middle + 1;
     else high = middle;
   }
   return low - 1;

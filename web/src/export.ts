@@ -25,7 +25,7 @@ async function content(kind: ExportKind, view: View, app: App): Promise<Blob | n
     const ratio = devicePixelRatio || 1;
     const [width, height] = [canvas.width / ratio, canvas.height / ratio];
     pen.image(canvas, 0, 0, width, height);
-    const text = svgDocument([{ width, height, body: pen.parts.join('') }], app.colours.background);
+    const text = svgDocument([{ width, height, body: pen.parts.join('') }], app.colours.ground);
     return new Blob([text], { type: 'image/svg+xml' });
   }
   return pngOf(canvas);

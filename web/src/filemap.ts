@@ -2,7 +2,7 @@
  * How the bytes of the model lie on a map: where each cell is, and which
  * tensor owns it. Shared by the map and the playback.
  */
-import type { Tensor } from './types';
+import type { TensorInfo } from './generated/index';
 
 /** Rows of cells, from left to right and from top to bottom along the file. */
 export interface RowLayout {
@@ -16,18 +16,18 @@ export function rowBytes(layout: RowLayout): number {
 }
 
 /** Position of the last tensor that begins at or before an offset; -1 when there is none. */
-export function tensorBefore(tensors: readonly Tensor[], offset: number): number {
+export function tensorBefore(tensors: readonly TensorInfo[], offset: number): number {
   let low = 0;
   let high = tensors.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if ((tensors[middle] as Tensor).begin <= offset) low = middle + 1;
+    if ((tensors[middle] as TensorInfo).begin <= offset) low = middle + 1;
     else high = middle;
   }
   return low - 1;
 }
 
-export function tensorAt(tensors: readonly Tensor[], offset: number): Tensor | null {
+export function tensorAt(tensors: readonly TensorInfo[], offset: number): TensorInfo | null {
   const tensor = tensors[tensorBefore(tensors, offset)];
   return tensor && offset < tensor.begin + tensor.size_bytes ? tensor : null;
 }
@@ -40,9 +40,9 @@ export interface LayerRange {
 }
 
 /** Of the models that were asked about: drawn in every frame, but always the same. */
-const known = new WeakMap<readonly Tensor[], LayerRange[]>();
+const known = new WeakMap<readonly TensorInfo[], LayerRange[]>();
 
-export function layerRanges(tensors: readonly Tensor[]): LayerRange[] {
+export function layerRanges(tensors: readonly TensorInfo[]): LayerRange[] {
   const before = known.get(tensors);
   if (before) return before;
   const ranges: LayerRange[] = [];
@@ -64,7 +64,7 @@ export interface Owner {
   end: number;
 }
 
-export function owners(tensors: readonly Tensor[], isTall: (size: number) => boolean): Owner[] {
+export function owners(tensors: readonly TensorInfo[], isTall: (size: number) => boolean): Owner[] {
   const out: Owner[] = [];
   let group: { owner: Owner; layer: number | null; count: number } | null = null;
   for (const tensor of tensors) {

@@ -27,9 +27,22 @@ const PLOTS: [string, string][] = [
 export function helpOverlay(parent: HTMLElement, current: () => View | null, views: readonly View[]): Help {
   const body = h('div', { class: 'help-body' });
   const close = h('button', { type: 'button', class: 'quiet', 'aria-label': 'close', onclick: () => toggle() }, '×');
-  const dialog = h('div', { class: 'help', role: 'dialog', 'aria-modal': 'true', 'aria-label': 'keys', tabindex: -1 },
-    h('div', { class: 'help-head' }, h('h2', {}, 'Keys'), close), body);
-  const shade = h('div', { class: 'shade', onclick: (event: MouseEvent) => { if (event.target === shade) toggle(); } }, dialog);
+  const dialog = h(
+    'div',
+    { class: 'help', role: 'dialog', 'aria-modal': 'true', 'aria-label': 'keys', tabindex: -1 },
+    h('div', { class: 'help-head' }, h('h2', {}, 'Keys'), close),
+    body,
+  );
+  const shade = h(
+    'div',
+    {
+      class: 'shade',
+      onclick: (event: MouseEvent) => {
+        if (event.target === shade) toggle();
+      },
+    },
+    dialog,
+  );
   shade.hidden = true;
   parent.append(shade);
   let before: Element | null = null;
@@ -43,7 +56,10 @@ export function helpOverlay(parent: HTMLElement, current: () => View | null, vie
     before = document.activeElement;
     const view = current();
     body.replaceChildren(
-      section('Views', views.map((v) => [v.key, v.title])),
+      section(
+        'Views',
+        views.map((v) => [v.key, v.title]),
+      ),
       section('Everywhere', EVERYWHERE),
       section('Plots', PLOTS),
       ...(view?.help ? [section(view.title, view.help)] : []),
@@ -59,6 +75,10 @@ export function helpOverlay(parent: HTMLElement, current: () => View | null, vie
 }
 
 function section(title: string, lines: readonly [string, string][]): HTMLElement {
-  return h('section', {}, h('h3', {}, title),
-    h('dl', {}, ...lines.flatMap(([keys, text]) => [h('dt', {}, h('kbd', {}, keys)), h('dd', {}, text)])));
+  return h(
+    'section',
+    {},
+    h('h3', {}, title),
+    h('dl', {}, ...lines.flatMap(([keys, text]) => [h('dt', {}, h('kbd', {}, keys)), h('dd', {}, text)])),
+  );
 }

@@ -6,7 +6,7 @@ import type { Pen } from './canvas';
 import { withAlpha, type Colours } from './colours';
 import { layerRanges } from './filemap';
 import * as format from './format';
-import type { RunInfo, Tensor } from './types';
+import type { Info, TensorInfo } from './generated/index';
 
 /** The place of the d-th cell on a Hilbert curve over a square of `side` (a power of two). */
 export function hilbertPlace(side: number, d: number): [number, number] {
@@ -60,8 +60,12 @@ export function hilbertCurve(side: number): Uint32Array {
 
 /** Lines between the areas of tensors and layers, and the layers' names. */
 export function drawOwners(
-  context: CanvasRenderingContext2D, square: { x: number; y: number; size: number }, side: number, cellBytes: number,
-  info: RunInfo, colours: Colours,
+  context: CanvasRenderingContext2D,
+  square: { x: number; y: number; size: number },
+  side: number,
+  cellBytes: number,
+  info: Info,
+  colours: Colours,
 ): void {
   const { x, y, size } = square;
   const cell = size / side;
@@ -72,7 +76,7 @@ export function drawOwners(
   let t = 0;
   for (let d = 0; d < curve.length; d++) {
     const offset = (d + 0.5) * cellBytes;
-    while (t + 1 < info.tensors.length && (info.tensors[t + 1] as Tensor).begin <= offset) t++;
+    while (t + 1 < info.tensors.length && (info.tensors[t + 1] as TensorInfo).begin <= offset) t++;
     if (offset >= info.model.size_bytes) break;
     owner[curve[d] as number] = t;
     layer[curve[d] as number] = info.tensors[t]?.layer ?? -1;
@@ -80,7 +84,10 @@ export function drawOwners(
   for (let gy = 0; gy < side; gy++) {
     for (let gx = 0; gx < side; gx++) {
       const i = gy * side + gx;
-      for (const [j, isRight] of [[i + 1, true], [i + side, false]] as const) {
+      for (const [j, isRight] of [
+        [i + 1, true],
+        [i + side, false],
+      ] as const) {
         if ((isRight && gx === side - 1) || j >= owner.length || owner[i] === owner[j]) continue;
         const isLayer = layer[i] !== layer[j];
         context.fillStyle = isLayer ? colours.accent : withAlpha(colours.accent, 0.45);
@@ -100,7 +107,7 @@ export function drawOwners(
     const [cx, cy] = [x + (gx + 0.5) * cell, y + (gy + 0.5) * cell];
     const text = `layer ${range.layer}`;
     const width = context.measureText(text).width + 10;
-    context.fillStyle = withAlpha(colours.background, 0.82);
+    context.fillStyle = withAlpha(colours.ground, 0.82);
     context.fillRect(cx - width / 2, cy - 9, width, 18);
     context.fillStyle = colours.text;
     context.fillText(text, cx, cy);
@@ -125,10 +132,17 @@ function middleOf(curve: Uint32Array, side: number, from: number, to: number): [
 
 /** Beside the square: what the components weigh and how much of them was read. */
 export function drawComponentKey(
-  pen: Pen, x: number, y: number, width: number, readBytes: ReadonlyMap<string, number>, info: RunInfo, colours: Colours,
+  pen: Pen,
+  x: number,
+  y: number,
+  width: number,
+  readBytes: ReadonlyMap<string, number>,
+  info: Info,
+  colours: Colours,
 ): void {
   const sizes = new Map<string, number>();
-  for (const tensor of info.tensors) sizes.set(tensor.component, (sizes.get(tensor.component) ?? 0) + tensor.size_bytes);
+  for (const tensor of info.tensors)
+    sizes.set(tensor.component, (sizes.get(tensor.component) ?? 0) + tensor.size_bytes);
   const rows = [...sizes].sort((a, b) => b[1] - a[1]);
   const most = rows[0]?.[1] ?? 1;
   const [nameX, sizeX, readX, barX] = [x + 16, x + 190, x + 270, x + 286];
@@ -145,7 +159,14 @@ export function drawComponentKey(
     pen.text(format.bytes(size), sizeX, line, { colour: colours.text, align: 'right' });
     pen.text(format.bytes(read), readX, line, { colour: colours.text, align: 'right' });
     pen.rect(barX, line - 5, (barWidth * size) / most, 10, withAlpha(colours.component(component), 0.75));
-    pen.text(`${format.count(Number((read / size).toPrecision(3))).replace(' ', '')}× its size`, barX + (barWidth * size) / most + 6, line, { colour: colours.muted });
+    pen.text(
+      `${format.count(Number((read / size).toPrecision(3))).replace(' ', '')}× its size`,
+      barX + (barWidth * size) / most + 6,
+      line,
+      { colour: colours.muted },
+    );
   });
-  pen.text('thin lines: borders of tensors, thick ones: of layers', x, y + 34 + rows.length * 20, { colour: colours.muted });
+  pen.text('thin lines: borders of tensors, thick ones: of layers', x, y + 34 + rows.length * 20, {
+    colour: colours.muted,
+  });
 }

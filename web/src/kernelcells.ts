@@ -7,7 +7,8 @@ import { isAbort } from './api';
 import { withAlpha } from './colours';
 import { h } from './dom';
 import * as format from './format';
-import type { EvalDetail, MapHeader, Raster } from './types';
+import type { Raster } from './api';
+import type { EvalInfo, MapHeader } from './generated/index';
 import type { App } from './view';
 
 export class KernelCells {
@@ -22,13 +23,16 @@ export class KernelCells {
   private hatched: HTMLCanvasElement | null = null;
   private hatchedKey = '';
 
-  constructor(private readonly app: App, private readonly changed: () => void) {
+  constructor(
+    private readonly app: App,
+    private readonly changed: () => void,
+  ) {
     const { kernel } = app.info;
     this.element.hidden = !kernel.residency && !kernel.faults;
   }
 
   /** Fetches what belongs to an evaluation on a map of this size, unless it is there or on its way. */
-  ask(detail: EvalDetail, columns: number, rows: number): void {
+  ask(detail: EvalInfo, columns: number, rows: number): void {
     const { info, state, api } = this.app;
     if (!info.kernel.residency && !info.kernel.faults) return;
     const asked = JSON.stringify([state.run, info.version, detail.eval, columns, rows, state.filter]);
@@ -39,17 +43,21 @@ export class KernelCells {
     const ofTokens = first && last ? { ...state.filter, tokens: [first.token, last.token] as [number, number] } : null;
     const none = Promise.resolve(null);
     void Promise.all([
-      info.kernel.residency ? api.map({ cells, metric: 'residency', at: detail.end }, state.filter, 'play-pages') : none,
+      info.kernel.residency
+        ? api.map({ cells, metric: 'residency', at: detail.end }, state.filter, 'play-pages')
+        : none,
       info.kernel.faults && ofTokens ? api.map({ cells, metric: 'faults' }, ofTokens, 'play-faults') : none,
-    ]).then(([pages, faults]) => {
-      if (asked !== this.asked) return;
-      [this.pages, this.faults, this.columns, this.rows] = [pages, faults, columns, rows];
-      this.hatchedKey = '';
-      this.showKey();
-      this.changed();
-    }).catch((error: unknown) => {
-      if (!isAbort(error)) this.element.textContent = error instanceof Error ? error.message : String(error);
-    });
+    ])
+      .then(([pages, faults]) => {
+        if (asked !== this.asked) return;
+        [this.pages, this.faults, this.columns, this.rows] = [pages, faults, columns, rows];
+        this.hatchedKey = '';
+        this.showKey();
+        this.changed();
+      })
+      .catch((error: unknown) => {
+        if (!isAbort(error)) this.element.textContent = error instanceof Error ? error.message : String(error);
+      });
   }
 
   drawMissing(context: CanvasRenderingContext2D, cellPx: number): void {
@@ -70,7 +78,8 @@ export class KernelCells {
     const side = Math.max(3, cellPx / 2 - 1);
     const shift = (cellPx - 1 - side) / 2;
     faults.values.forEach((count, cell) => {
-      if (count > 0) context.fillRect((cell % columns) * cellPx + shift, Math.floor(cell / columns) * cellPx + shift, side, side);
+      if (count > 0)
+        context.fillRect((cell % columns) * cellPx + shift, Math.floor(cell / columns) * cellPx + shift, side, side);
     });
   }
 
@@ -87,7 +96,7 @@ export class KernelCells {
       // Unknown is not missing.
       if (!(missing > 0.02)) continue;
       const [x, y] = [(cell % this.columns) * cellPx, Math.floor(cell / this.columns) * cellPx];
-      context.fillStyle = withAlpha(colours.background, 0.35 + 0.6 * missing);
+      context.fillStyle = withAlpha(colours.ground, 0.35 + 0.6 * missing);
       context.fillRect(x, y, cellPx - 1, cellPx - 1);
       context.strokeStyle = withAlpha(colours.muted, 0.55 * missing);
       context.beginPath();
@@ -103,16 +112,25 @@ export class KernelCells {
     const items: (HTMLElement | string)[] = [];
     if (info.kernel.residency) {
       const sampled = this.pages?.header.sampled;
-      items.push(sampled
-        ? h('span', {}, 'in memory ', h('b', {}, format.percent(sampled.resident_bytes / (this.pages?.header.total_bytes || 1))),
-          ` at token ${format.integer(sampled.token)}; hatched: missing`)
-        : h('span', {}, 'pages in memory: not sampled yet'));
+      items.push(
+        sampled
+          ? h(
+              'span',
+              {},
+              'in memory ',
+              h('b', {}, format.percent(sampled.resident_bytes / (this.pages?.header.total_bytes || 1))),
+              ` at token ${format.integer(sampled.token)}; hatched: missing`,
+            )
+          : h('span', {}, 'pages in memory: not sampled yet'),
+      );
     }
     if (this.faults) {
       const swatch = h('i', { class: 'swatch' });
       swatch.style.background = colours.fault;
       const count = Math.round(this.faults.values.reduce((sum, value) => sum + value, 0));
-      items.push(h('span', {}, swatch, `${format.integer(count)} major fault${count === 1 ? '' : 's'} of this evaluation`));
+      items.push(
+        h('span', {}, swatch, `${format.integer(count)} major fault${count === 1 ? '' : 's'} of this evaluation`),
+      );
     }
     this.element.replaceChildren(...items);
   }

@@ -2,7 +2,7 @@
 import { CanvasPen, fit } from './canvas';
 import { css, withAlpha, type Colours } from './colours';
 import * as format from './format';
-import type { EvalDetail, EvalStep } from './types';
+import type { EvalInfo, EvalStep } from './generated/index';
 
 const LABEL_PX = 58;
 
@@ -10,7 +10,7 @@ export interface GridOptions {
   layers: readonly (number | null)[];
   experts: number;
   colours: Colours;
-  current: EvalDetail;
+  current: EvalInfo;
   /** Index of the current step. */
   step: number;
   /** Steps with how much they still glow, 0 to 1. */
@@ -21,9 +21,14 @@ export function weightBytes(step: EvalStep): number {
   return step.ranges.reduce((sum, [, bytes]) => sum + bytes, 0);
 }
 
-export function drawLayerGrid(context: CanvasRenderingContext2D, width: number, height: number, options: GridOptions): void {
+export function drawLayerGrid(
+  context: CanvasRenderingContext2D,
+  width: number,
+  height: number,
+  options: GridOptions,
+): void {
   const { layers, experts, colours, current } = options;
-  context.fillStyle = colours.background;
+  context.fillStyle = colours.ground;
   context.fillRect(0, 0, width, height);
   const pen = new CanvasPen(context);
   const rowHeight = Math.min(40, height / Math.max(1, layers.length));
@@ -64,7 +69,10 @@ export function drawLayerGrid(context: CanvasRenderingContext2D, width: number, 
         context.globalAlpha = 1;
       }
       if (expertWidth >= 22 && size >= 14) {
-        pen.text(String(e), x + w / 2, y + size / 2, { colour: g > 0.35 ? onGlow(colours) : colours.muted, align: 'center' });
+        pen.text(String(e), x + w / 2, y + size / 2, {
+          colour: g > 0.35 ? onGlow(colours) : colours.muted,
+          align: 'center',
+        });
       }
     }
   });
@@ -72,7 +80,13 @@ export function drawLayerGrid(context: CanvasRenderingContext2D, width: number, 
 }
 
 /** The nodes before and after the current one, as far as there is room. */
-function drawNodes(context: CanvasRenderingContext2D, top: number, width: number, height: number, options: GridOptions): void {
+function drawNodes(
+  context: CanvasRenderingContext2D,
+  top: number,
+  width: number,
+  height: number,
+  options: GridOptions,
+): void {
   const { colours, current } = options;
   const line = 17;
   const room = Math.floor((height - top - 4) / line);
@@ -108,7 +122,7 @@ function glows(recent: GridOptions['recent']): { layers: Map<number | null, numb
 }
 
 /** How much of each layer has been computed, 0 to 1. */
-function shares(current: EvalDetail, now: number): Map<number | null, number> {
+function shares(current: EvalInfo, now: number): Map<number | null, number> {
   const all = new Map<number | null, number>();
   const done = new Map<number | null, number>();
   current.steps.forEach((step, i) => {

@@ -1,7 +1,7 @@
 /** Entry point: asks which runs there are and opens the one that the address names. */
 import 'uplot/dist/uPlot.min.css';
+import './generated/palette.css';
 import './app.css';
-import './views/views-b.css';
 import { Api } from './api';
 import { Shell } from './shell';
 import { fromHash } from './state';

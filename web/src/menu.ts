@@ -21,13 +21,27 @@ export function menu(name: string, change: (chosen: string[]) => void): Menu {
   let items: readonly MenuItem[] = [];
   let chosen: readonly string[] = [];
   const label = h('span', {}, name);
-  const button = h('button', {
-    type: 'button', class: 'menu-button', 'aria-haspopup': 'listbox', 'aria-expanded': 'false', 'data-filter': name,
-    onclick: () => (popup.hidden ? open() : close()),
-  }, label, h('span', { class: 'caret', 'aria-hidden': 'true' }));
+  const button = h(
+    'button',
+    {
+      type: 'button',
+      class: 'menu-button',
+      'aria-haspopup': 'listbox',
+      'aria-expanded': 'false',
+      'data-filter': name,
+      onclick: () => (popup.hidden ? open() : close()),
+    },
+    label,
+    h('span', { class: 'caret', 'aria-hidden': 'true' }),
+  );
   const search = h('input', {
-    type: 'text', class: 'menu-search', placeholder: `find a${/^[aeio]/.test(name) ? 'n' : ''} ${name}…`,
-    'aria-label': `find ${name}`, spellcheck: 'false', autocomplete: 'off', oninput: () => fill(),
+    type: 'text',
+    class: 'menu-search',
+    placeholder: `find a${/^[aeio]/.test(name) ? 'n' : ''} ${name}…`,
+    'aria-label': `find ${name}`,
+    spellcheck: 'false',
+    autocomplete: 'off',
+    oninput: () => fill(),
   });
   const list = h('div', { class: 'menu-list', role: 'listbox', 'aria-multiselectable': 'true', 'aria-label': name });
   const popup = h('div', { class: 'menu-popup' }, search, list);
@@ -66,15 +80,26 @@ export function menu(name: string, change: (chosen: string[]) => void): Menu {
         .map((item) => {
           const swatch = item.colour ? h('span', { class: 'swatch' }) : null;
           if (swatch) swatch.style.background = item.colour as string;
-          return h('div', {
-            role: 'option', tabindex: 0, class: 'menu-item', 'data-value': item.value,
-            'aria-selected': String(chosen.includes(item.value)), onclick: () => toggle(item.value),
-          }, h('span', { class: 'tick', 'aria-hidden': 'true' }), swatch, h('span', { class: 'menu-text' }, item.text),
-            item.note ? h('span', { class: 'menu-note' }, item.note) : null);
+          return h(
+            'div',
+            {
+              role: 'option',
+              tabindex: 0,
+              class: 'menu-item',
+              'data-value': item.value,
+              'aria-selected': String(chosen.includes(item.value)),
+              onclick: () => toggle(item.value),
+            },
+            h('span', { class: 'tick', 'aria-hidden': 'true' }),
+            swatch,
+            h('span', { class: 'menu-text' }, item.text),
+            item.note ? h('span', { class: 'menu-note' }, item.note) : null,
+          );
         }),
     );
     if (focused !== undefined) {
-      for (const option of list.children) if ((option as HTMLElement).dataset['value'] === focused) (option as HTMLElement).focus();
+      for (const option of list.children)
+        if ((option as HTMLElement).dataset['value'] === focused) (option as HTMLElement).focus();
     }
   }
   element.addEventListener('keydown', (event) => {
@@ -86,7 +111,7 @@ export function menu(name: string, change: (chosen: string[]) => void): Menu {
       button.focus();
     } else if (event.key === 'ArrowDown') options[Math.min(options.length - 1, at + 1)]?.focus();
     else if (event.key === 'ArrowUp') (at > 0 ? options[at - 1] : search.hidden ? options[0] : search)?.focus();
-    else if ((event.key === 'Enter' || (event.key === ' ' && at >= 0))) {
+    else if (event.key === 'Enter' || (event.key === ' ' && at >= 0)) {
       const value = (options[at] ?? options[0])?.dataset['value'];
       if (value !== undefined) toggle(value);
     } else if (event.key === 'Tab') return close();

@@ -98,7 +98,10 @@ export class Plot {
   private cursor: { x: number | null; y: number | null } = { x: null, y: null };
   private selection: { x0: number; y0: number; x1: number; y1: number } | null = null;
 
-  constructor(readonly host: HTMLElement, private readonly options: PlotOptions) {
+  constructor(
+    readonly host: HTMLElement,
+    private readonly options: PlotOptions,
+  ) {
     this.x = new Axis(options.x);
     this.y = new Axis(options.y);
     this.margin = { left: 64, right: 16, top: 26, bottom: 34, ...options.margin };
@@ -188,8 +191,14 @@ export class Plot {
     context.imageSmoothingEnabled = false;
     context.drawImage(
       layer.image,
-      (x0 - layer.x0) * perX, (y0 - layer.y0) * perY, (x1 - x0) * perX, (y1 - y0) * perY,
-      this.px(x0), this.py(y0), this.px(x1) - this.px(x0), this.py(y1) - this.py(y0),
+      (x0 - layer.x0) * perX,
+      (y0 - layer.y0) * perY,
+      (x1 - x0) * perX,
+      (y1 - y0) * perY,
+      this.px(x0),
+      this.py(y0),
+      this.px(x1) - this.px(x0),
+      this.py(y1) - this.py(y0),
     );
   }
 
@@ -212,14 +221,32 @@ export class Plot {
       else if (!y.options.isFixed) y.zoom(factor, this.cursor.y ?? (y.low + y.high) / 2);
     };
     switch (event.key) {
-      case 'ArrowLeft': pan(x, -0.15); break;
-      case 'ArrowRight': pan(x, 0.15); break;
-      case 'ArrowUp': pan(y, -0.15); break;
-      case 'ArrowDown': pan(y, 0.15); break;
-      case '+': case '=': zoom(0.7); break;
-      case '-': case '_': zoom(1 / 0.7); break;
-      case 'Home': x.showAll(); y.showAll(); break;
-      default: return false;
+      case 'ArrowLeft':
+        pan(x, -0.15);
+        break;
+      case 'ArrowRight':
+        pan(x, 0.15);
+        break;
+      case 'ArrowUp':
+        pan(y, -0.15);
+        break;
+      case 'ArrowDown':
+        pan(y, 0.15);
+        break;
+      case '+':
+      case '=':
+        zoom(0.7);
+        break;
+      case '-':
+      case '_':
+        zoom(1 / 0.7);
+        break;
+      case 'Home':
+        x.showAll();
+        y.showAll();
+        break;
+      default:
+        return false;
     }
     this.moved();
     return true;
@@ -257,7 +284,7 @@ export class Plot {
     if (this.width < 2 || this.height < 2) return;
     const context = crisp(this.canvas, this.width, this.height);
     const colours = this.options.colours();
-    context.fillStyle = colours.background;
+    context.fillStyle = colours.ground;
     context.fillRect(0, 0, this.width, this.height);
     context.save();
     context.beginPath();
@@ -286,7 +313,13 @@ export class Plot {
     if (Math.abs(width * ratio - ownWidth) < 1) width = ownWidth / ratio;
     if (Math.abs(height * ratio - ownHeight) < 1) height = ownHeight / ratio;
     context.imageSmoothingEnabled = false;
-    context.drawImage(this.snapshotCanvas, Math.round(left * ratio) / ratio, Math.round(top * ratio) / ratio, width, height);
+    context.drawImage(
+      this.snapshotCanvas,
+      Math.round(left * ratio) / ratio,
+      Math.round(top * ratio) / ratio,
+      width,
+      height,
+    );
   }
 
   /** Whether a snapshot covers the window and is not stretched beyond recognition. */
@@ -383,7 +416,13 @@ export class Plot {
   private listen(): void {
     const target = this.overlay;
     let drag: {
-      x: number; y: number; clientX: number; clientY: number; low: [number, number]; hasMoved: boolean; selects: boolean;
+      x: number;
+      y: number;
+      clientX: number;
+      clientY: number;
+      low: [number, number];
+      hasMoved: boolean;
+      selects: boolean;
     } | null = null;
 
     target.addEventListener('pointerdown', (event) => {
@@ -392,8 +431,13 @@ export class Plot {
       if (this.isAhead) this.report();
       target.setPointerCapture(event.pointerId);
       drag = {
-        x: event.offsetX, y: event.offsetY, clientX: event.clientX, clientY: event.clientY,
-        low: [this.x.low, this.y.low], hasMoved: false, selects: event.shiftKey,
+        x: event.offsetX,
+        y: event.offsetY,
+        clientX: event.clientX,
+        clientY: event.clientY,
+        low: [this.x.low, this.y.low],
+        hasMoved: false,
+        selects: event.shiftKey,
       };
     });
     target.addEventListener('pointermove', (event) => {

@@ -13,7 +13,8 @@ import * as format from './format';
 import { helpOverlay, type Help } from './help';
 import { filterParams, fromHash, NO_FILTER, toHash, type Filter, type State } from './state';
 import { Tooltip } from './tooltip';
-import type { RunInfo, RunName } from './types';
+import type { Info } from './generated/index';
+import type { RunName } from './generated/server';
 import type { App, SetHow, View } from './view';
 import { allViews } from './views';
 
@@ -50,14 +51,16 @@ export class Shell implements App {
   private filtered = '';
 
   constructor(
-    private readonly root: HTMLElement, readonly api: Api, readonly runs: RunName[], public info: RunInfo, state: State,
+    private readonly root: HTMLElement,
+    readonly api: Api,
+    readonly runs: RunName[],
+    public info: Info,
+    state: State,
   ) {
     this.state = this.valid(state);
     this.colours = coloursOf(preferredTheme());
     document.documentElement.dataset['theme'] = this.colours.theme;
-    this.exports = {
-      png: this.exportButton('png'), svg: this.exportButton('svg'), csv: this.exportButton('csv'),
-    };
+    this.exports = { png: this.exportButton('png'), svg: this.exportButton('svg'), csv: this.exportButton('csv') };
     this.bar = filterBar(this);
     root.replaceChildren(this.header(), this.bar.element, this.progress, this.main, this.footer());
     this.tooltip = new Tooltip(document.body);
@@ -186,11 +189,12 @@ export class Shell implements App {
       const { totals } = await this.api.summary(this.state.filter, 'status');
       const share = this.info.totals.bytes > 0 ? totals.bytes / this.info.totals.bytes : 0;
       const whole = filterParams(this.state.filter).length === 0;
-      this.summary.textContent = totals.accesses === 0
-        ? 'no access passes this filter'
-        : `${format.integer(totals.tokens)} tokens · ${format.integer(totals.evals)} evals · ${format.count(totals.nodes)} nodes · ` +
-          `${format.count(totals.accesses)} accesses · ${format.bytes(totals.bytes)}${whole ? '' : ` (${format.percent(share)} of the run)`} · ` +
-          `${format.nanos(totals.nanos)} in nodes`;
+      this.summary.textContent =
+        totals.accesses === 0
+          ? 'no access passes this filter'
+          : `${format.integer(totals.tokens)} tokens · ${format.integer(totals.evals)} evals · ${format.count(totals.nodes)} nodes · ` +
+            `${format.count(totals.accesses)} accesses · ${format.bytes(totals.bytes)}${whole ? '' : ` (${format.percent(share)} of the run)`} · ` +
+            `${format.nanos(totals.nanos)} in nodes`;
     } catch (error) {
       if (!isAbort(error)) this.summary.textContent = error instanceof Error ? error.message : String(error);
     }
@@ -202,14 +206,18 @@ export class Shell implements App {
     // A run without its model file knows the layers of its nodes all the same.
     const layers = info.model.layers || info.layers.filter((layer) => layer !== null).length;
     const facts = [
-      info.model.architecture ?? '', format.bytes(info.model.size_bytes), `${layers} layer${layers === 1 ? '' : 's'}`,
+      info.model.architecture ?? '',
+      format.bytes(info.model.size_bytes),
+      `${layers} layer${layers === 1 ? '' : 's'}`,
       info.model.experts > 0 ? `${info.model.experts_used} of ${info.model.experts} experts` : '',
     ].filter((fact) => fact !== '');
     document.title = `${info.name} · tensorscope`;
     const name = this.runs.length > 1 ? this.runPicker() : h('span', { class: 'run-name' }, info.name);
     this.title.replaceChildren(
       h('span', { class: 'logo', 'aria-hidden': 'true' }, ...Array.from({ length: 9 }, () => h('i'))),
-      name, h('span', { class: 'model' }, model), h('span', { class: 'facts' }, facts.join(' · ')),
+      name,
+      h('span', { class: 'model' }, model),
+      h('span', { class: 'facts' }, facts.join(' · ')),
     );
     this.warning.hidden = info.missing.length === 0;
     this.warning.textContent = `⚠ ${info.missing.length} note${info.missing.length === 1 ? '' : 's'} about the data`;
@@ -217,10 +225,11 @@ export class Shell implements App {
   }
 
   private runPicker(): HTMLElement {
-    const picker = h('select', {
-      class: 'run-name', 'aria-label': 'run',
-      onchange: () => this.setState({ run: Number(picker.value) }),
-    }, ...this.runs.map((run) => h('option', { value: run.run, selected: run.run === this.state.run }, run.name)));
+    const picker = h(
+      'select',
+      { class: 'run-name', 'aria-label': 'run', onchange: () => this.setState({ run: Number(picker.value) }) },
+      ...this.runs.map((run) => h('option', { value: run.run, selected: run.run === this.state.run }, run.name)),
+    );
     return picker;
   }
 
@@ -261,7 +270,7 @@ export class Shell implements App {
     }, POLL_MS);
   }
 
-  private grow(info: RunInfo): void {
+  private grow(info: Info): void {
     const before = this.info;
     // The last piece of a run comes when it is no longer live.
     const isFollowing = this.isFollowing;
@@ -326,11 +335,23 @@ export class Shell implements App {
   }
 
   private header(): HTMLElement {
-    this.tabs.append(...this.views.map((view) =>
-      h('button', {
-        type: 'button', role: 'tab', 'data-view': view.id, 'aria-controls': 'main', title: `${view.title} (${view.key})`,
-        onclick: () => this.setState({ view: view.id }),
-      }, view.title, h('kbd', { 'aria-hidden': 'true' }, view.key))));
+    this.tabs.append(
+      ...this.views.map((view) =>
+        h(
+          'button',
+          {
+            type: 'button',
+            role: 'tab',
+            'data-view': view.id,
+            'aria-controls': 'main',
+            title: `${view.title} (${view.key})`,
+            onclick: () => this.setState({ view: view.id }),
+          },
+          view.title,
+          h('kbd', { 'aria-hidden': 'true' }, view.key),
+        ),
+      ),
+    );
     this.tabs.addEventListener('keydown', (event) => {
       const step = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
       if (!step) return;
@@ -346,15 +367,31 @@ export class Shell implements App {
     this.follow.title = 'follow the end of the run as it grows (f)';
     const button = (text: string, title: string, act: () => void) =>
       h('button', { type: 'button', class: 'quiet', title, 'aria-label': title, onclick: act }, text);
-    return h('header', { class: 'header' },
-      h('div', { class: 'header-top' }, this.title, this.follow,
-        h('div', { class: 'actions' },
-          h('div', { class: 'exports', role: 'group', 'aria-label': 'export this view' },
-            this.exports.png, this.exports.svg, this.exports.csv),
+    return h(
+      'header',
+      { class: 'header' },
+      h(
+        'div',
+        { class: 'header-top' },
+        this.title,
+        this.follow,
+        h(
+          'div',
+          { class: 'actions' },
+          h(
+            'div',
+            { class: 'exports', role: 'group', 'aria-label': 'export this view' },
+            this.exports.png,
+            this.exports.svg,
+            this.exports.csv,
+          ),
           button('link', 'copy a link to this view (c)', () => void this.share()),
           button('◐', 'dark or light (t)', () => this.toggleTheme()),
-          button('?', 'keys and help (?)', () => this.help.toggle()))),
-      this.tabs);
+          button('?', 'keys and help (?)', () => this.help.toggle()),
+        ),
+      ),
+      this.tabs,
+    );
   }
 
   private footer(): HTMLElement {
@@ -363,12 +400,18 @@ export class Shell implements App {
   }
 
   private exportButton(kind: ExportKind): HTMLButtonElement {
-    return h('button', {
-      type: 'button', class: 'quiet', title: `save this view as ${kind.toUpperCase()}`,
-      onclick: () => {
-        if (this.view) exportAs(kind, this.view, this).catch((error: unknown) => this.toast(String(error)));
+    return h(
+      'button',
+      {
+        type: 'button',
+        class: 'quiet',
+        title: `save this view as ${kind.toUpperCase()}`,
+        onclick: () => {
+          if (this.view) exportAs(kind, this.view, this).catch((error: unknown) => this.toast(String(error)));
+        },
       },
-    }, kind.toUpperCase());
+      kind.toUpperCase(),
+    );
   }
 
   private listen(): void {
@@ -406,16 +449,27 @@ export class Shell implements App {
     }
     if (this.view?.onKey?.(event)) return true;
     switch (event.key) {
-      case '?': this.help.toggle(); return true;
-      case '/': this.bar.focus(); return true;
-      case 't': this.toggleTheme(); return true;
-      case 'c': void this.share(); return true;
-      case 'f': this.follow.click(); return this.info.live;
+      case '?':
+        this.help.toggle();
+        return true;
+      case '/':
+        this.bar.focus();
+        return true;
+      case 't':
+        this.toggleTheme();
+        return true;
+      case 'c':
+        void this.share();
+        return true;
+      case 'f':
+        this.follow.click();
+        return this.info.live;
       case 'Escape':
         this.tooltip.hide();
         this.setState({ filter: NO_FILTER });
         return true;
-      default: return false;
+      default:
+        return false;
     }
   }
 }

@@ -32,14 +32,7 @@ export interface State {
   opt: Readonly<Record<string, string>>;
 }
 
-export const NO_FILTER: Filter = {
-  phase: null,
-  tokens: null,
-  layer: [],
-  component: [],
-  op: [],
-  expert: [],
-};
+export const NO_FILTER: Filter = { phase: null, tokens: null, layer: [], component: [], op: [], expert: [] };
 
 export function isFiltered(filter: Filter): boolean {
   return filterParams(filter).length > 0;
@@ -58,11 +51,7 @@ export function filterParams(filter: Filter): [string, string][] {
 }
 
 export function toHash(state: State): string {
-  const params: [string, string][] = [
-    ['run', String(state.run)],
-    ['view', state.view],
-    ...filterParams(state.filter),
-  ];
+  const params: [string, string][] = [['run', String(state.run)], ['view', state.view], ...filterParams(state.filter)];
   if (state.time) params.push(['t', state.time.map(Math.round).join('-')]);
   if (state.offset) params.push(['o', state.offset.map(Math.round).join('-')]);
   if (state.eval !== null) params.push(['eval', String(state.eval)]);
@@ -78,14 +67,18 @@ export function fromHash(hash: string, defaultView: string): State {
   const opt: Record<string, string> = {};
   for (const [key, value] of params) if (key.includes('.')) opt[key] = value;
   const list = (key: string) => (params.get(key) ?? '').split(',').filter((part) => part !== '');
-  const integers = (key: string) => list(key).filter((part) => /^\d+$/.test(part)).map(Number);
+  const integers = (key: string) =>
+    list(key)
+      .filter((part) => /^\d+$/.test(part))
+      .map(Number);
   return {
     run: integer(params.get('run')) ?? 0,
     view: params.get('view') || defaultView,
     filter: {
       phase: params.get('phase') || null,
       tokens: range(params.get('tokens')),
-      layer: list('layer').filter((part) => part === 'none' || /^\d+$/.test(part))
+      layer: list('layer')
+        .filter((part) => part === 'none' || /^\d+$/.test(part))
         .map((part) => (part === 'none' ? null : Number(part))),
       component: list('component'),
       op: list('op'),

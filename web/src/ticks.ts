@@ -12,7 +12,9 @@ export interface Tick {
 /** Ticks of an axis: its own, or round numbers of its kind. */
 export function axisTicks(
   axis: { kind: AxisKind; ticks?: (low: number, high: number, pixels: number) => Tick[] },
-  low: number, high: number, pixels: number,
+  low: number,
+  high: number,
+  pixels: number,
   /** Room that a tick with its text needs. */
   spacingPx = axis.kind === 'token' ? 60 : 90,
 ): Tick[] {
@@ -31,19 +33,28 @@ export function axisTicks(
 function labels(kind: AxisKind, low: number, high: number, step: number): (value: number) => string {
   const size = Math.max(Math.abs(low), Math.abs(high));
   if (kind === 'time') {
-    const [scale, unit] = ([[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']] as const).find(([s]) => size >= s) ?? [1, 'ns'];
+    const [scale, unit] = (
+      [
+        [1e9, 's'],
+        [1e6, 'ms'],
+        [1e3, 'µs'],
+        [1, 'ns'],
+      ] as const
+    ).find(([s]) => size >= s) ?? [1, 'ns'];
     return (value) => `${(value / scale).toFixed(decimals(step / scale))} ${unit}`;
   }
   if (kind === 'bytes') {
     const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-    const powerOf = (bytes: number) => Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, bytes)) / 10)));
+    const powerOf = (bytes: number) =>
+      Math.min(units.length - 1, Math.max(0, Math.floor(Math.log2(Math.max(1, bytes)) / 10)));
     // Deep in a large file `2974 MiB` reads better than `2.904297 GiB`, and fits.
     const whole = powerOf(size);
     const power = binaryDecimals(step / 1024 ** whole) <= 2 ? whole : Math.min(whole, powerOf(step));
     const scale = 1024 ** power;
     return (value) => `${trim((value / scale).toFixed(Math.min(6, binaryDecimals(step / scale))))} ${units[power]}`;
   }
-  return (value) => (value >= 1e6 ? `${trim((value / 1e6).toFixed(decimals(step / 1e6)))} M` : String(Math.round(value * 1e6) / 1e6));
+  return (value) =>
+    value >= 1e6 ? `${trim((value / 1e6).toFixed(decimals(step / 1e6)))} M` : String(Math.round(value * 1e6) / 1e6);
 }
 
 function decimalStep(least: number): number {

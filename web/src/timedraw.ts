@@ -6,7 +6,7 @@ import { layerRanges } from './filemap';
 import * as format from './format';
 import type { Plot } from './plot';
 import type { Tick } from './ticks';
-import type { OffsetsHeader } from './types';
+import type { OffsetsHeader } from './generated/index';
 import type { App } from './view';
 
 export const TOKEN_BAND_PX = 18;
@@ -23,7 +23,13 @@ export function drawTokens(pen: Pen, plot: Plot, evals: EvalIndex, shareOf: (tok
     const x1 = Math.min(right, plot.px(name.end));
     if (x1 <= x0) continue;
     const isSelected = name.eval === state.eval;
-    pen.rect(x0, 7, Math.max(1, x1 - x0 - 1), TOKEN_BAND_PX - 2, isSelected ? withAlpha(colours.accent, 0.35) : withAlpha(colours.muted, 0.13));
+    pen.rect(
+      x0,
+      7,
+      Math.max(1, x1 - x0 - 1),
+      TOKEN_BAND_PX - 2,
+      isSelected ? withAlpha(colours.accent, 0.35) : withAlpha(colours.muted, 0.13),
+    );
     pen.rect(x0, 7 + TOKEN_BAND_PX - 2, Math.max(1, x1 - x0 - 1), 2, css(colours.time, shareOf(name.first_token)));
     const text = evals.text(name);
     const room = x1 - x0 - 5;
@@ -45,18 +51,30 @@ export function drawEvalLines(context: CanvasRenderingContext2D, plot: Plot, eva
 
 /** What the colours mean, and names of the layers beside the plot. */
 export function drawOffsetLegend(
-  pen: Pen, plot: Plot, reads: OffsetsHeader | null, by: 'token' | 'bytes', app: App,
+  pen: Pen,
+  plot: Plot,
+  reads: OffsetsHeader | null,
+  by: 'token' | 'bytes',
+  app: App,
 ): void {
   const { colours, info } = app;
   if (!reads) return;
   const right = plot.margin.left + plot.innerWidth;
   if (by === 'token') {
     drawLegend(pen, right, 12, {
-      title: 'token', table: colours.time, colour: colours.muted, low: '0', high: format.integer(Math.max(0, info.totals.tokens - 1)),
+      title: 'token',
+      table: colours.time,
+      colour: colours.muted,
+      low: '0',
+      high: format.integer(Math.max(0, info.totals.tokens - 1)),
     });
   } else if (!reads.exact) {
     drawLegend(pen, right, 12, {
-      title: 'bytes read per cell', table: colours.counts, colour: colours.muted, low: '0', high: format.bytes(reads.max),
+      title: 'bytes read per cell',
+      table: colours.counts,
+      colour: colours.muted,
+      low: '0',
+      high: format.bytes(reads.max),
     });
   }
   // Names of layers beside the plot, where there is room.

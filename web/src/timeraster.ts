@@ -3,7 +3,8 @@ import type { Axis } from './axis';
 import { paint } from './canvas';
 import { packed, type Colours } from './colours';
 import type { RasterLayer } from './plot';
-import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from './types';
+import type { Raster } from './api';
+import type { ExactAccess, NodeSpan, NodesHeader, OffsetsHeader } from './generated/index';
 
 /** How much more than the window is fetched, on each side. */
 const PAD = 0.2;
@@ -26,13 +27,19 @@ export function wanted(axis: Axis): Asked {
 export function isCovered({ window: [low, high], span }: Asked, axis: Axis): boolean {
   const [min, max] = axis.options.limits;
   const near = axis.span * NEAR;
-  return Math.abs(axis.span / span - 1) < 0.01 &&
-    (low <= min || low <= axis.low - near) && (high >= max || high >= axis.high + near);
+  return (
+    Math.abs(axis.span / span - 1) < 0.01 &&
+    (low <= min || low <= axis.low - near) &&
+    (high >= max || high >= axis.high + near)
+  );
 }
 
 /** Lanes by layer: the colour says which op, the strength how busy it is. */
 export function paintLanes(
-  header: Extract<NodesHeader, { kind: 'raster' }>, values: Float32Array, opNames: readonly string[], colours: Colours,
+  header: Extract<NodesHeader, { kind: 'raster' }>,
+  values: Float32Array,
+  opNames: readonly string[],
+  colours: Colours,
 ): RasterLayer {
   const ops = opNames.map((op) => packed(colours.op(op)) & 0xffffff);
   const rows = header.lanes.length;
@@ -55,7 +62,11 @@ export function paintBytes({ header, values }: Raster<OffsetsHeader>, colours: C
 }
 
 /** Offsets by token: the colour says which one, the strength how many bytes. */
-export function paintTokens({ header, values }: Raster<OffsetsHeader>, shareAt: (time: number) => number, colours: Colours): RasterLayer {
+export function paintTokens(
+  { header, values }: Raster<OffsetsHeader>,
+  shareAt: (time: number) => number,
+  colours: Colours,
+): RasterLayer {
   const columns = Uint32Array.from({ length: header.w }, (_, x) => {
     const time = header.t0 + ((x + 0.5) / header.w) * (header.t1 - header.t0);
     return (colours.time[Math.round(shareAt(time) * 255)] as number) & 0xffffff;
@@ -76,8 +87,8 @@ export function paintTokens({ header, values }: Raster<OffsetsHeader>, shareAt: 
 }
 
 /** The node of a lane at a moment, or the nearest within the slack. */
-export function spanAt(spans: readonly Span[], layer: number | null, time: number, slack: number): Span | null {
-  let best: Span | null = null;
+export function spanAt(spans: readonly NodeSpan[], layer: number | null, time: number, slack: number): NodeSpan | null {
+  let best: NodeSpan | null = null;
   let distance = slack;
   for (const span of spans) {
     if (span.layer !== layer) continue;
@@ -92,7 +103,10 @@ export function spanAt(spans: readonly Span[], layer: number | null, time: numbe
 
 /** The access at a place, or the nearest within the slacks. */
 export function accessAt(
-  accesses: readonly ExactAccess[], at: { x: number; y: number }, slackX: number, slackY: number,
+  accesses: readonly ExactAccess[],
+  at: { x: number; y: number },
+  slackX: number,
+  slackY: number,
 ): ExactAccess | null {
   let best: ExactAccess | null = null;
   let distance = Number.POSITIVE_INFINITY;

@@ -1,12 +1,21 @@
 /** Nodes, accesses and evaluations in words: tooltips, the line of the selected node, the key of colours, CSV. */
 import type { Colours } from './colours';
+import { csv, type Cell } from './csv';
 import { h } from './dom';
 import * as format from './format';
-import type { EvalDetail, EvalName, EvalStep, ExactAccess, NodesHeader, OffsetsHeader, Span } from './types';
+import type {
+  EvalBrief,
+  EvalInfo,
+  EvalStep,
+  ExactAccess,
+  NodeSpan,
+  NodesHeader,
+  OffsetsHeader,
+} from './generated/index';
 
 type Line = [string, string];
 
-export function evalLines(name: EvalName, text: string | null): Line[] {
+export function evalLines(name: EvalBrief, text: string | null): Line[] {
   const last = name.tokens > 1 ? `–${format.integer(name.first_token + name.tokens - 1)}` : '';
   const quoted = text === null ? '' : ` “${format.tokenText(text).slice(0, 60)}”`;
   return [
@@ -15,7 +24,7 @@ export function evalLines(name: EvalName, text: string | null): Line[] {
   ];
 }
 
-export function spanLines(span: Span): Line[] {
+export function spanLines(span: NodeSpan): Line[] {
   const length = span.end - span.begin;
   return [
     ['takes', `${format.nanos(length)} (${format.exactNanos(length)})`],
@@ -39,7 +48,7 @@ export function accessLines(access: ExactAccess): Line[] {
 }
 
 /** Exact values of one node, side by side. */
-export function selectedLine(detail: EvalDetail, step: EvalStep): HTMLElement[] {
+export function selectedLine(detail: EvalInfo, step: EvalStep): HTMLElement[] {
   const weights = step.ranges.reduce((sum, [, size]) => sum + size, 0);
   const ranges = `${step.ranges.length} range${step.ranges.length === 1 ? '' : 's'}`;
   const line = [
@@ -54,7 +63,12 @@ export function selectedLine(detail: EvalDetail, step: EvalStep): HTMLElement[] 
 }
 
 /** Which colours mean what among the nodes in sight. */
-export function nodeKey(header: NodesHeader, by: 'op' | 'component', ops: readonly string[], colours: Colours): HTMLElement[] {
+export function nodeKey(
+  header: NodesHeader,
+  by: 'op' | 'component',
+  ops: readonly string[],
+  colours: Colours,
+): HTMLElement[] {
   const isByOp = by === 'op' || header.kind === 'raster';
   const used = new Set<string>();
   if (header.kind === 'spans') for (const span of header.spans) used.add(isByOp ? span.op : span.component);
@@ -79,20 +93,23 @@ function keyItem(name: string, colour: string): HTMLElement {
   return h('span', {}, swatch, name);
 }
 
-export function spansCsv(spans: readonly Span[]): string {
-  return format.csvLine(['eval', 'step', 'layer', 'op', 'name', 'component', 'begin_nanos', 'end_nanos', 'bytes', 'token']) +
-    spans.map((s) => format.csvLine([s.eval, s.step, s.layer, s.op, s.name, s.component, s.begin, s.end, s.bytes, s.token])).join('');
+export function spansCsv(spans: readonly NodeSpan[]): string {
+  return csv(
+    ['eval', 'step', 'layer', 'op', 'name', 'component', 'begin_nanos', 'end_nanos', 'bytes', 'token'],
+    spans.map((s) => [s.eval, s.step, s.layer, s.op, s.name, s.component, s.begin, s.end, s.bytes, s.token]),
+  );
 }
 
 /** Cells that are not empty, with their borders. */
 export function offsetsCsv(header: OffsetsHeader, values: Float32Array): string {
   const { t0, t1, o0, o1, w, h: rows } = header;
   const border = (low: number, high: number, k: number, n: number) => Math.round(low + ((high - low) * k) / n);
-  let text = format.csvLine(['begin_nanos', 'end_nanos', 'offset_begin', 'offset_end', 'bytes']);
+  const cells: Cell[][] = [];
   values.forEach((value, i) => {
     if (!(value > 0)) return;
     const [x, y] = [i % w, Math.floor(i / w)];
-    text += format.csvLine([border(t0, t1, x, w), border(t0, t1, x + 1, w), border(o0, o1, y, rows), border(o0, o1, y + 1, rows), value]);
+    const time = [border(t0, t1, x, w), border(t0, t1, x + 1, w)];
+    cells.push([...time, border(o0, o1, y, rows), border(o0, o1, y + 1, rows), value]);
   });
-  return text;
+  return csv(['begin_nanos', 'end_nanos', 'offset_begin', 'offset_end', 'bytes'], cells);
 }

@@ -13,7 +13,8 @@ import type { Api } from './api';
 import type { Colours } from './colours';
 import type { Filter, State } from './state';
 import type { Tooltip } from './tooltip';
-import type { RunInfo, RunName } from './types';
+import type { Info } from './generated/index';
+import type { RunName } from './generated/server';
 
 export interface View {
   /** Name in the address bar. */
@@ -45,7 +46,7 @@ export interface App {
   readonly runs: RunName[];
   readonly api: Api;
   /** Of the run that is shown; replaced by a newer object as a live run grows. */
-  readonly info: RunInfo;
+  readonly info: Info;
   readonly tooltip: Tooltip;
   /** Of the current theme; replaced when the theme changes (then `update` is called). */
   readonly colours: Colours;

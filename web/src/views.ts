@@ -13,5 +13,17 @@ import { table } from './views/table';
 import { timeline } from './views/timeline';
 
 export function allViews(): View[] {
-  return [map(), playback(), timeline(), heatmaps(), experts(), attention(), memory(), flame(), table(), compare(), disk()];
+  return [
+    map(),
+    playback(),
+    timeline(),
+    heatmaps(),
+    experts(),
+    attention(),
+    memory(),
+    flame(),
+    table(),
+    compare(),
+    disk(),
+  ];
 }

@@ -15,9 +15,9 @@ use crate::step::{Outcome, Step, say};
 pub fn viewer_page() -> Step {
     Step::new(
         "viewer page",
-        "web/dist is what web/src gives, and its types hold",
-        "run `npm ci && npm run build` in web/ and commit web/dist with the sources",
-        bundle_is_fresh,
+        "web/dist is what web/src gives; its types hold, its tests pass, it is formatted",
+        "run `npm ci && npm run format && npm test && npm run build` in web/ and commit web/dist with the sources",
+        page_is_in_order,
     )
 }
 
@@ -31,9 +31,11 @@ pub fn browser() -> Step {
 }
 
 /// Bundles into a folder of its own, so that a stale bundle stays for the eye.
-fn bundle_is_fresh(house: &House) -> Outcome {
+fn page_is_in_order(house: &House) -> Outcome {
     install_packages(house, "web")?;
-    house.run(npm(house, "web", &["run", "--silent", "check"]))?;
+    for script in ["format-check", "check", "test"] {
+        house.run(npm(house, "web", &["run", "--silent", script]))?;
+    }
     let fresh = house.target().join("tests/web-dist");
     empty(&fresh)?;
     let mut build = npm(house, "web", &["run", "--silent", "build"]);

@@ -14,7 +14,7 @@ export async function facts(bench, server, { moe }) {
     await page.keyboard.press('q');
     await page.keyboard.type(query);
     await page.keyboard.press('Control+Enter');
-    await page.waitForFunction(() => / rows in /.test(document.querySelector('.vb-sql-message').textContent));
+    await page.waitForFunction(() => / rows in /.test(document.querySelector('.view-sql-message').textContent));
     const shown = await page.locator('main [role=row]:has([role=cell])').evaluateAll((rows) =>
       rows.map((row) => [...row.querySelectorAll('[role=cell]')].map((cell) => cell.innerText.trim())));
     const asked = bench.sql(moe, query).map((row) => row.map((cell) => cell || '–'));
@@ -25,15 +25,15 @@ export async function facts(bench, server, { moe }) {
     t.expect(/Failed to load resource: the server responded with a status of 400/);
     const page = await t.page();
     await visit(page, server, `#view=table&table.rows=sql&table.sql=${encodeURIComponent('SELECT nonsense FROM accesses')}`);
-    const message = await page.innerText('.vb-sql-message [role=alert]');
+    const message = await page.innerText('.view-sql-message [role=alert]');
     assert.match(message, /nonsense/);
-    await page.fill('.vb-sql', 'DROP TABLE accesses');
+    await page.fill('.view-sql', 'DROP TABLE accesses');
     // Its own refusal, not what is left of the one before; the console must not hear of it later.
     const refused = page.waitForEvent('console', (message) => message.text().includes('status of 400'));
-    await page.click('.vb-primary');
+    await page.click('.view-primary');
     await refused;
     await page.waitForFunction(() => {
-      const text = document.querySelector('.vb-sql-message [role=alert]')?.textContent ?? '';
+      const text = document.querySelector('.view-sql-message [role=alert]')?.textContent ?? '';
       return !text.includes('nonsense') && /DROP|DDL|only|not/i.test(text);
     });
     assert.ok(Number(bench.sql(moe, 'SELECT COUNT(*) FROM accesses')[0][0]) > 0);

@@ -129,7 +129,7 @@ function whereOf({ phase, tokens, layer, component, op, expert }) {
 export function shownTable(page) {
   return page.locator('main [role=row]:has([role=cell])').evaluateAll((rows) =>
     rows.map((row) => [...row.querySelectorAll('[role=cell]')].map((cell) =>
-      (cell.classList.contains('vb-number') ? cell.title.replace('no value', '–').replaceAll(',', '') : cell.innerText))));
+      (cell.classList.contains('view-number') ? cell.title.replace('no value', '–').replaceAll(',', '') : cell.innerText))));
 }
 
 /** Hovers some cells of a heatmap and compares what the tooltip says. */

@@ -146,13 +146,13 @@ export async function facts(bench, _server, { moe, moeModel }) {
       const of = reads.filter((one) => Math.floor(Math.log2(one.bytes)) === power);
       if (of.length) assert.match(bars.get(`from ${2 ** (power - 10)} KiB`) ?? '', new RegExp(` · ${of.length.toLocaleString('en')} requests?$`));
     }
-    await page.click('.vb-bar-name:text-is("layer 3")');
+    await page.click('.view-bar-name:text-is("layer 3")');
     await page.waitForFunction(() => /layer=3/.test(location.hash));
     await settled(page, 'disk');
     const filtered = await shownBars(page);
     assert.equal(filtered.get('layer 3'), bars.get('layer 3'));
     assert.equal(filtered.has('layer 2'), false);
-    await page.click('.vb-bar-name:text-is("layer 3")');
+    await page.click('.view-bar-name:text-is("layer 3")');
     await page.waitForFunction(() => !/layer=3/.test(location.hash));
     await page.keyboard.press('m');
     await page.waitForFunction(() => location.hash.includes('disk.measure=faults'));
@@ -237,8 +237,8 @@ function colours({ pixels, channels }) {
 
 /** Bars of the page: name and label. */
 async function shownBars(page) {
-  const names = await page.locator('main .vb-bar-name').allInnerTexts();
-  const labels = await page.locator('main .vb-bar-label').allInnerTexts();
+  const names = await page.locator('main .view-bar-name').allInnerTexts();
+  const labels = await page.locator('main .view-bar-label').allInnerTexts();
   return new Map(names.map((name, at) => [name, labels[at]]));
 }
 

@@ -5,7 +5,7 @@ import { look } from '../png.mjs';
 
 export const VIEWS = ['map', 'playback', 'timeline', 'heatmaps', 'experts', 'attention', 'memory', 'flame', 'table', 'compare'];
 /** Views whose data are elements of the page, and which. */
-const ROWS = { table: '[role=row]', compare: '.vb-bar, .vb-bars > *' };
+const ROWS = { table: '[role=row]', compare: '.view-bar, .view-bars > *' };
 const MORE = [
   ['map, Hilbert order', '#view=map&map.order=hilbert'],
   ['map by recency', '#view=map&map.metric=recency'],
@@ -73,7 +73,7 @@ export async function facts(bench, server) {
 
 /** No cover lies over the view, its canvases hold data in colour, or its rows are there. */
 async function isDrawn(page, view, name = view) {
-  const cover = page.locator('.cover:not([hidden]), .vb-error');
+  const cover = page.locator('.cover:not([hidden]), .view-error');
   assert.deepEqual(await cover.allInnerTexts(), [], `nothing covers ${name}`);
   if (ROWS[view]) assert.ok(await page.locator(`main ${ROWS[view]}`).count() >= 3, `${name} has rows`);
   const { hues, drawn } = look(await page.locator('main').screenshot());

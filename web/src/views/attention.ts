@@ -1,15 +1,14 @@
 /** Attention: bytes of Q, K, V, O and of the KV cache, by layer and head, and how the cache grows. */
-import { h, segmented, toolbar, type Segmented } from '../dom';
+import { figures, fill, h, key, panel, picker, segmented, toolbar, type Picker, type Segmented } from '../dom';
 import * as format from '../format';
 import type { State } from '../state';
-import type { Summary } from '../types';
+import type { Summary } from '../generated/index';
 import type { App, View } from '../view';
 import { bars, type Bar } from './parts/bars';
-import { csv } from './parts/csv';
-import { figures, fill, key, panel, picker, type Picker } from './parts/dom';
+import { csv } from '../csv';
 import { Lines } from './parts/lines';
 import { Matrix, type MatrixSpot } from './parts/matrix';
-import { paced } from './parts/paced';
+import { paced, pacedChart } from './parts/paced';
 import { Panels, Slot } from './parts/panels';
 import type { Attention as Answer } from './parts/results';
 import { legend, type Scale } from './parts/scale';
@@ -39,7 +38,7 @@ class Attention implements View {
   private heads!: Matrix;
   private growth!: Lines;
   private headLegend = h('div');
-  private remark = h('p', { class: 'vb-definition' });
+  private remark = h('p', { class: 'view-definition' });
   private slots!: { totals: Slot; layers: Slot; heads: Slot; growth: Slot };
   private answer: Answer | null = null;
   /** The heads that are shown, by cell. */
@@ -56,13 +55,7 @@ class Attention implements View {
         click: (spot) => this.filterLayer(this.shown?.layers[spot.row] ?? null),
       }),
     );
-    this.growth = this.panels.keep(
-      new Lines({
-        height: 280,
-        x: { name: 'context (tokens)', unit: 'count', format: format.count },
-        y: { name: 'bytes per evaluation', unit: 'bytes', format: format.bytes },
-      }),
-    );
+    this.growth = this.panels.keep(new Lines({ height: 280, isStepped: true }));
     this.slots = {
       totals: new Slot(this.totals),
       layers: new Slot(this.layers, 'analysing the run…'),
@@ -84,13 +77,13 @@ class Attention implements View {
       panel(
         'By head',
         'Whole run. A head of Q, K, V is a block of rows, of O a block of columns, of the cache its equal part of each row. Where a head ends inside a quantisation block both neighbours are given that block.',
-        h('div', { class: 'vb-toolbar-inner' }, this.of.element, this.headLegend),
+        h('div', { class: 'view-toolbar-inner' }, this.of.element, this.headLegend),
         this.slots.heads.element,
         this.remark,
       ),
       panel(
         'Growth of the KV cache',
-        'Whole run. Bytes of the cache that one evaluation reads and writes, by the highest position of its batch plus one. llama.cpp reads up to a padded extent, so reads grow in steps.',
+        'Whole run. Bytes of the KV cache that each evaluation reads and writes, by the highest position of its batch plus one. llama.cpp reads it in steps of whole blocks of cells, so that it grows in stairs.',
         this.slots.growth.element,
       ),
     );
@@ -102,7 +95,11 @@ class Attention implements View {
     // The analysis may take seconds the first time: its panels say so, the shares do not wait.
     void this.slots.layers.fill(answer, (one) => this.showLayers(one));
     void this.slots.heads.fill(answer, (one) => this.showHeads(one));
-    void this.slots.growth.fill(answer, (one) => this.showGrowth(one));
+    void this.slots.growth.fill(pacedChart(this.app, 'kv-growth'), (chart) => {
+      if (!chart) return 'no evaluation touched a KV cache';
+      this.growth.show(chart, this.app.colours);
+      return null;
+    });
     await this.slots.totals.fill(this.app.api.summary(state.filter, 'attention'), (summary) =>
       this.showTotals(summary),
     );
@@ -313,27 +310,6 @@ class Attention implements View {
       },
       this.app.colours,
       'bytes by layer and head',
-    );
-    return null;
-  }
-
-  private showGrowth(answer: Answer): string | null {
-    const points = [...answer.kv_growth.points].sort((a, b) => a.context_tokens - b.context_tokens);
-    if (points.length === 0 || points.every((point) => point.read_bytes + point.written_bytes === 0))
-      return 'no evaluation touched a KV cache';
-    const { colours } = this.app;
-    this.growth.show(
-      points.map((point) => point.context_tokens),
-      [
-        { name: 'read', colour: colours.category(0), values: points.map((point) => point.read_bytes), isStepped: true },
-        {
-          name: 'written',
-          colour: colours.category(1),
-          values: points.map((point) => point.written_bytes),
-          isStepped: true,
-        },
-      ],
-      colours,
     );
     return null;
   }

@@ -1,13 +1,13 @@
 /** Two runs side by side and as a difference: bytes and time per token, and token by token. */
 import { withAlpha } from '../colours';
-import { h, segmented, toolbar, type Segmented } from '../dom';
+import { figures, fill, h, note, panel, picker, segmented, toolbar, type Picker, type Segmented } from '../dom';
 import * as format from '../format';
 import type { State } from '../state';
-import type { HeatmapHeader, Raster } from '../types';
+import type { Raster } from '../api';
+import type { HeatmapHeader } from '../generated/index';
 import type { App, View } from '../view';
 import { bars } from './parts/bars';
-import { csv, type Cell } from './parts/csv';
-import { figures, fill, note, panel, picker, type Picker } from './parts/dom';
+import { csv, type Cell } from '../csv';
 import { Matrix, type MatrixSpot } from './parts/matrix';
 import { movedBars, showValue, signed, type Measure } from './parts/moved';
 import { Panels, Slot } from './parts/panels';
@@ -23,7 +23,7 @@ const TABLES = [
   ['by_kind', 'By kind', 'kind', 'Weights, KV cache, inputs, activations. Time is not known by kind.'],
 ] as const;
 /** Columns of the difference of heatmaps. */
-const MOST_COLUMNS = 256;
+const MAX_COLUMNS = 256;
 
 interface Difference {
   rows: string[];
@@ -48,7 +48,7 @@ class Compare implements View {
   private controls!: { a: Picker; b: Picker; measure: Segmented; mode: Segmented; phase: Segmented };
   private phaseHost = h('div');
   private totals = h('div');
-  private tables = h('div', { class: 'vb-pair vb-pair-wrap' });
+  private tables = h('div', { class: 'view-pair view-pair-wrap' });
   private overlap = h('div');
   private overlapPanel!: HTMLElement;
   private matrix!: Matrix;
@@ -105,7 +105,7 @@ class Compare implements View {
       tables: new Slot(
         h(
           'div',
-          { class: 'vb-panels-inner' },
+          { class: 'view-panels-inner' },
           panel(
             'Per token',
             'Bytes read and written, and time of the nodes, over the tokens of the phase. Whole runs: the filter bar does not apply.',
@@ -335,7 +335,7 @@ class Compare implements View {
       metric: this.measure(),
       from: 0,
       to: common - 1,
-      columns: Math.min(common, MOST_COLUMNS),
+      columns: Math.min(common, MAX_COLUMNS),
     };
     const filter = { ...this.app.state.filter, tokens: null };
     return Promise.all(

@@ -2,14 +2,13 @@
  * Disk: what was read from it again and again, by layer and by tensor, and in
  * which sizes; of runs that were recorded with the kernel's logs.
  */
-import { h, segmented, toolbar, type Segmented } from '../dom';
+import { figures, fill, h, panel, segmented, toolbar, type Figure, type Segmented } from '../dom';
 import * as format from '../format';
 import type { Filter, State } from '../state';
-import type { Disk as Answer, DiskSums } from '../types';
+import type { Disk as Answer, DiskSums } from '../generated/index';
 import type { App, View } from '../view';
 import { bars, type Bar } from './parts/bars';
-import { csv, type Cell } from './parts/csv';
-import { figures, fill, panel, type Figure } from './parts/dom';
+import { csv, type Cell } from '../csv';
 import { Panels, Slot } from './parts/panels';
 
 type Measure = 'factor' | 'faults';
@@ -17,7 +16,7 @@ type Measure = 'factor' | 'faults';
 const NO_LOGS =
   'Nothing was recorded of the kernel in this run. Record it with `tensorscope record --faults --io --residency`: page faults, reads from the disk, and the pages that are in memory.';
 /** Bars of tensors; the CSV has all of them. */
-const MOST_TENSORS = 40;
+const MAX_TENSORS = 40;
 
 class Disk implements View {
   readonly id = 'disk';
@@ -43,8 +42,16 @@ class Disk implements View {
     this.measures = segmented(
       'by',
       [
-        { value: 'factor', text: 're-read factor', title: 'bytes read from the disk over bytes of the tensor; needs `record --io`' },
-        { value: 'faults', text: 'major faults', title: 'page faults that waited for the disk; needs `record --faults`' },
+        {
+          value: 'factor',
+          text: 're-read factor',
+          title: 'bytes read from the disk over bytes of the tensor; needs `record --io`',
+        },
+        {
+          value: 'faults',
+          text: 'major faults',
+          title: 'page faults that waited for the disk; needs `record --faults`',
+        },
       ],
       (value) => app.setOpt('disk.measure', value === 'factor' ? null : value),
     );
@@ -52,7 +59,7 @@ class Disk implements View {
     this.all = new Slot(
       h(
         'div',
-        { class: 'vb-panels-inner' },
+        { class: 'view-panels-inner' },
         this.figures,
         panel(
           'Read again, by layer',
@@ -60,7 +67,7 @@ class Disk implements View {
           this.layers,
         ),
         panel('Sizes of reads', 'Requests to the disk, from one size to twice that; bars are bytes.', this.sizes),
-        panel('Read again, by tensor', `At most ${MOST_TENSORS}, those with most of it; the CSV has all.`, this.tensors),
+        panel('Read again, by tensor', `At most ${MAX_TENSORS}, those with most of it; the CSV has all.`, this.tensors),
       ),
       '',
     );
@@ -100,15 +107,33 @@ class Disk implements View {
   exportCsv(): string {
     const { answer } = this;
     const sums = (of: DiskSums): Cell[] => [
-      of.size_bytes, of.read_bytes, of.size_bytes > 0 ? of.read_bytes / of.size_bytes : null,
-      of.major_faults, of.minor_faults, answer?.sampled ? of.resident_bytes : null,
+      of.size_bytes,
+      of.read_bytes,
+      of.size_bytes > 0 ? of.read_bytes / of.size_bytes : null,
+      of.major_faults,
+      of.minor_faults,
+      answer?.sampled ? of.resident_bytes : null,
     ];
     const rows: Cell[][] = [];
-    for (const one of answer?.by_layer ?? []) rows.push(['layer', format.layer(one.layer), one.layer, null, ...sums(one)]);
+    for (const one of answer?.by_layer ?? [])
+      rows.push(['layer', format.layer(one.layer), one.layer, null, ...sums(one)]);
     for (const one of answer?.by_tensor ?? []) rows.push(['tensor', one.name, one.layer, one.component, ...sums(one)]);
-    for (const one of answer?.sizes ?? []) rows.push(['size', one.from_bytes, null, null, null, one.bytes, null, null, null, null, one.requests]);
+    for (const one of answer?.sizes ?? [])
+      rows.push(['size', one.from_bytes, null, null, null, one.bytes, null, null, null, null, one.requests]);
     return csv(
-      ['row', 'name', 'layer', 'component', 'size_bytes', 'read_bytes', 'factor', 'major_faults', 'minor_faults', 'resident_bytes', 'requests'],
+      [
+        'row',
+        'name',
+        'layer',
+        'component',
+        'size_bytes',
+        'read_bytes',
+        'factor',
+        'major_faults',
+        'minor_faults',
+        'resident_bytes',
+        'requests',
+      ],
       rows,
     );
   }
@@ -129,17 +154,40 @@ class Disk implements View {
       this.bar(format.layer(one.layer), one, answer, { layer: [one.layer] }, filter),
     );
     fill(this.layers, bars(byLayer, { isDense: byLayer.length > 24 }));
-    const most = [...answer.by_tensor].sort((a, b) => this.value(b) - this.value(a)).slice(0, MOST_TENSORS);
+    const most = [...answer.by_tensor].sort((a, b) => this.value(b) - this.value(a)).slice(0, MAX_TENSORS);
     const byTensor = most
       .filter((one) => this.value(one) > 0)
-      .map((one) => this.bar(one.name, one, answer, { layer: [one.layer], component: [one.component] }, filter, app.colours.component(one.component)));
-    fill(this.tensors, byTensor.length > 0 ? bars(byTensor, { isDense: true }) : h('p', { class: 'vb-definition' }, 'none of a tensor'));
+      .map((one) =>
+        this.bar(
+          one.name,
+          one,
+          answer,
+          { layer: [one.layer], component: [one.component] },
+          filter,
+          app.colours.component(one.component),
+        ),
+      );
+    fill(
+      this.tensors,
+      byTensor.length > 0
+        ? bars(byTensor, { isDense: true })
+        : h('p', { class: 'view-definition' }, 'none of a tensor'),
+    );
     const sizes = answer.sizes.map((one): Bar => ({
-      name: `from ${format.roundBytes(one.from_bytes)}`,
+      name: `from ${format.bytes(one.from_bytes)}`,
       label: `${format.bytes(one.bytes)} · ${format.count(one.requests)} request${one.requests === 1 ? '' : 's'}`,
       parts: [{ name: 'bytes', value: one.bytes, colour: app.colours.disk }],
     }));
-    fill(this.sizes, sizes.length > 0 ? bars(sizes) : h('p', { class: 'vb-definition' }, answer.recorded.io ? 'no read passes this filter' : 'needs `record --io`'));
+    fill(
+      this.sizes,
+      sizes.length > 0
+        ? bars(sizes)
+        : h(
+            'p',
+            { class: 'view-definition' },
+            answer.recorded.io ? 'no read passes this filter' : 'needs `record --io`',
+          ),
+    );
   }
 
   private value(of: DiskSums): number {
@@ -161,7 +209,9 @@ class Disk implements View {
     return {
       name,
       label: facts.join(' · '),
-      parts: [{ name, value: this.value(of), colour: colour ?? (isFaults ? this.app.colours.fault : this.app.colours.disk) }],
+      parts: [
+        { name, value: this.value(of), colour: colour ?? (isFaults ? this.app.colours.fault : this.app.colours.disk) },
+      ],
       onClick: () => this.app.setFilter(isOn ? { layer: [], component: [] } : { component: [], ...by }),
     };
   }
@@ -176,8 +226,16 @@ function numbers({ recorded, total, unowned, elsewhere, samples, sampled }: Answ
   const out: Figure[] = [];
   if (recorded.io) {
     out.push(
-      { value: `${factor(total).toFixed(2)}×`, name: 're-read factor', title: `${format.integer(total.read_bytes)} bytes read of ${format.integer(total.size_bytes)}` },
-      { value: format.bytes(total.read_bytes), name: 'read from the disk', title: `besides: ${format.bytes(unowned.read_bytes)} of the files in no tensor, ${format.bytes(elsewhere.read_bytes)} in other files` },
+      {
+        value: `${factor(total).toFixed(2)}×`,
+        name: 're-read factor',
+        title: `${format.integer(total.read_bytes)} bytes read of ${format.integer(total.size_bytes)}`,
+      },
+      {
+        value: format.bytes(total.read_bytes),
+        name: 'read from the disk',
+        title: `besides: ${format.bytes(unowned.read_bytes)} of the files in no tensor, ${format.bytes(elsewhere.read_bytes)} in other files`,
+      },
     );
   }
   if (recorded.faults) {

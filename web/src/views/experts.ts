@@ -2,20 +2,20 @@
  * Mixture of experts: who is used how much, together with whom, by which
  * tokens, and what a cache of experts would save.
  */
-import { h, segmented, toolbar, type Segmented } from '../dom';
+import { fill, h, note, panel, picker, segmented, toolbar, type Picker, type Segmented } from '../dom';
 import * as format from '../format';
 import type { State } from '../state';
-import type { Experts as Answer, Preference } from '../types';
+import type { Experts as Answer } from '../generated/index';
+import type { Preference } from './parts/results';
 import type { App, View } from '../view';
-import type { Cell } from './parts/csv';
-import { csv } from './parts/csv';
-import { fill, note, panel, picker, type Picker } from './parts/dom';
+import type { Cell } from '../csv';
+import { csv } from '../csv';
 import { Grid } from './parts/grid';
 import { Lines } from './parts/lines';
 import { Matrix, type MatrixSpot } from './parts/matrix';
-import { paced } from './parts/paced';
+import { paced, pacedChart } from './parts/paced';
 import { Panels, Slot } from './parts/panels';
-import { CACHES, type Cache, type ExpertCaches, type Memory, type Scope } from './parts/results';
+import type { Scope } from './parts/results';
 import { GROWTHS, isGrowth, legend, type Scale } from './parts/scale';
 
 type Layer = Answer['layers'][number];
@@ -33,13 +33,6 @@ const TOGETHER = [
   { value: 'count', text: 'tokens', title: 'tokens that chose both experts' },
   { value: 'lift', text: 'lift', title: 'tokens that chose both, over what chance would give: 1 is chance' },
 ] as const;
-const CACHE_NAMES: Record<Cache, string> = {
-  lru: 'LRU',
-  lfu: 'LFU',
-  lfu_aged: 'LFU, aged',
-  belady: 'Belady (optimum)',
-};
-
 class Experts implements View {
   readonly id = 'experts';
   readonly title = 'Experts';
@@ -68,7 +61,7 @@ class Experts implements View {
   private slots!: { grid: Slot; pairs: Slot; prefers: Slot; hits: Slot };
   private heatLegend = h('div');
   private pairLegend = h('div');
-  private pairTitle = h('p', { class: 'vb-definition' });
+  private pairTitle = h('p', { class: 'view-definition' });
   private chosenButton!: HTMLButtonElement;
   private answer: Answer | null = null;
   private chosen: { layer: number; expert: number | null } = { layer: 0, expert: null };
@@ -127,23 +120,17 @@ class Experts implements View {
       }),
     );
     this.prefers = this.panels.keep(new Grid());
-    this.hits = this.panels.keep(
-      new Lines({
-        height: 300,
-        x: { name: 'memory for experts', unit: 'bytes', format: format.bytes },
-        y: { name: 'hit rate', unit: 'share', format: format.percent, most: 1 },
-      }),
-    );
+    this.hits = this.panels.keep(new Lines({ height: 300 }));
     this.slots = {
       grid: new Slot(this.grid.element),
       pairs: new Slot(this.pairs.element),
       prefers: new Slot(this.prefers.element, 'analysing the run…'),
       hits: new Slot(this.hits.element, 'simulating caches…'),
     };
-    this.slots.prefers.element.classList.add('vb-fills');
+    this.slots.prefers.element.classList.add('view-fills');
     this.chosenButton = h(
       'button',
-      { type: 'button', class: 'vb-primary', onclick: () => this.filterByChosen() },
+      { type: 'button', class: 'view-primary', onclick: () => this.filterByChosen() },
       'filter',
     );
     fill(
@@ -153,15 +140,15 @@ class Experts implements View {
         'Tokens that each layer’s router sent to each expert. Entropy: −Σ p ln p / ln n, 1 is even, 0 is always the same expert. Busiest / mean: choices of the busiest expert over the average.',
         this.slots.grid.element,
       ),
-      h('div', { class: 'vb-toolbar-inner' }, this.controls.layer.element, this.chosenButton),
+      h('div', { class: 'view-toolbar-inner' }, this.controls.layer.element, this.chosenButton),
       h(
         'div',
-        { class: 'vb-pair' },
+        { class: 'view-pair' },
         panel(
           'Chosen together',
           '',
           this.pairTitle,
-          h('div', { class: 'vb-toolbar-inner' }, this.controls.together.element, this.pairLegend),
+          h('div', { class: 'view-toolbar-inner' }, this.controls.together.element, this.pairLegend),
           this.slots.pairs.element,
         ),
         panel(
@@ -173,7 +160,7 @@ class Experts implements View {
       panel(
         'Hit rate of an expert cache',
         'Whole run. A slot holds one expert of one layer; one use per evaluation, layer and distinct expert; hit rate = hits / uses.',
-        h('div', { class: 'vb-toolbar-inner' }, this.controls.pool.element, this.controls.scope.element),
+        h('div', { class: 'view-toolbar-inner' }, this.controls.pool.element, this.controls.scope.element),
         this.slots.hits.element,
       ),
     );
@@ -211,8 +198,12 @@ class Experts implements View {
       (answer) => this.showPrefers(answer),
     );
     void this.slots.hits.fill(
-      paced(this.app, 'memory', () => this.app.api.memory<Memory>()),
-      (answer) => this.showHits(answer.expert_caches),
+      pacedChart(this.app, 'expert-cache', { pool: this.pool(), scope: this.scope() }),
+      (chart) => {
+        if (!chart) return 'no expert was used in this run';
+        this.hits.show(chart, this.app.colours);
+        return null;
+      },
     );
     await this.slots.grid.fill(this.app.api.experts(state.filter), (answer) => this.showGrid(answer));
   }
@@ -420,24 +411,6 @@ class Experts implements View {
         },
       ],
       rows,
-    );
-    return null;
-  }
-
-  private showHits(caches: ExpertCaches | null): string | null {
-    if (!caches || caches.points.length === 0) return 'no expert was used in this run';
-    const [pool, scope] = [this.pool(), this.scope()];
-    const uses = caches.uses[scope] || 1;
-    const dashes: Partial<Record<Cache, number[]>> = { lfu_aged: [3, 3], belady: [8, 4] };
-    this.hits.show(
-      caches.points.map((point) => point.bytes),
-      CACHES.map((cache, at) => ({
-        name: CACHE_NAMES[cache],
-        colour: this.app.colours.category(at),
-        dash: dashes[cache],
-        values: caches.points.map((point) => point[pool][cache][scope] / uses),
-      })),
-      this.app.colours,
     );
     return null;
   }

@@ -6,12 +6,11 @@
  */
 import { CanvasPen, crisp, fit, SvgPen, svgDocument, type Pen } from '../canvas';
 import { textOn, withAlpha } from '../colours';
-import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
+import { Cover, fill, h, segmented, toolbar, type Segmented } from '../dom';
 import * as format from '../format';
 import type { State } from '../state';
 import type { App, View } from '../view';
-import { csv } from './parts/csv';
-import { fill } from './parts/dom';
+import { csv } from '../csv';
 import { find, layOut, pathOf, search, type Frames } from './parts/flame-layout';
 
 type Measure = 'bytes' | 'nanos';
@@ -21,7 +20,7 @@ const MEASURES = [
   { value: 'nanos', text: 'time', title: 'time of the nodes, each from the tick before it to its own' },
 ] as const;
 const LEVELS = ['run', 'phase', 'layer', 'component', 'op', 'tensor'];
-const LEAST_PIXELS = 0.5;
+const MIN_PIXELS = 0.5;
 const SEPARATOR = '›';
 
 class Flame implements View {
@@ -41,7 +40,7 @@ class Flame implements View {
   private zoomed = 0;
   private hovered = -1;
   private hits: { hits: Uint8Array; count: number; value: number } | null = null;
-  private readonly canvas = h('canvas', { class: 'vb-flame', tabindex: 0, role: 'img', 'aria-label': 'flame graph' });
+  private readonly canvas = h('canvas', { class: 'view-flame', tabindex: 0, role: 'img', 'aria-label': 'flame graph' });
   private stage!: HTMLElement;
   private cover!: Cover;
   private control!: Segmented;
@@ -55,16 +54,16 @@ class Flame implements View {
   mount(root: HTMLElement, app: App): void {
     this.app = app;
     this.control = segmented('by', MEASURES, (value) => app.setOpt('flame.by', value));
-    this.found = h('span', { class: 'vb-found', role: 'status' });
+    this.found = h('span', { class: 'view-found', role: 'status' });
     this.box = h('input', {
       type: 'search',
       placeholder: 'search: attn, MUL_MAT, layer 3',
       'aria-label': 'search in the flame graph',
-      class: 'vb-search',
+      class: 'view-search',
       oninput: () => app.setOpt('flame.find', this.box.value || null, { replace: true }),
     });
-    this.path = h('nav', { class: 'vb-path', 'aria-label': 'where the flame graph is zoomed to' });
-    this.stage = h('div', { class: 'stage vb-stage' }, this.canvas);
+    this.path = h('nav', { class: 'view-path', 'aria-label': 'where the flame graph is zoomed to' });
+    this.stage = h('div', { class: 'stage view-stage' }, this.canvas);
     root.append(
       toolbar(this.control.element, h('label', { class: 'control' }, this.box), this.found, this.legend),
       this.path,
@@ -159,7 +158,7 @@ class Flame implements View {
     const pen = new SvgPen();
     const [width, height] = [this.stage.clientWidth, this.height()];
     this.paint(pen, width);
-    return svgDocument([{ width, height, body: pen.parts.join('') }], this.app.colours.background);
+    return svgDocument([{ width, height, body: pen.parts.join('') }], this.app.colours.ground);
   }
 
   private zoom(at: number): void {
@@ -193,7 +192,7 @@ class Flame implements View {
       const width = this.stage.clientWidth;
       if (!this.frames || width < 10) return;
       const context = crisp(this.canvas, width, this.height());
-      context.fillStyle = this.app.colours.background;
+      context.fillStyle = this.app.colours.ground;
       context.fillRect(0, 0, width, this.height());
       this.paint(new CanvasPen(context), width);
     });
@@ -217,18 +216,18 @@ class Flame implements View {
       if (begin + wide < 8.001 || begin > width - 8.001) continue;
       if (!isAncestor && depth <= (frames.depth[this.zoomed] ?? 0)) continue;
       // Of frames that share a pixel one is drawn: the eye could not tell them apart.
-      if (begin + wide < (ends[depth] ?? 0) + LEAST_PIXELS) continue;
-      const from = wide < LEAST_PIXELS ? Math.max(begin, ends[depth] ?? 0) : begin;
-      ends[depth] = Math.max(begin + wide, from + LEAST_PIXELS);
+      if (begin + wide < (ends[depth] ?? 0) + MIN_PIXELS) continue;
+      const from = wide < MIN_PIXELS ? Math.max(begin, ends[depth] ?? 0) : begin;
+      ends[depth] = Math.max(begin + wide, from + MIN_PIXELS);
       const y = 4 + depth * high;
       const isHit = this.hits?.hits[at] === 1;
       let colour = this.colourOf(at);
       if (this.hits && !isHit) colour = mixed(colour, app.colours.panel, 0.78);
       if (at === this.hovered) colour = mixed(colour, app.colours.text, 0.25);
       const gap = wide > 3 ? 1 : 0;
-      pen.rect(from, y, Math.max(LEAST_PIXELS, wide - gap), high - 1, colour);
+      pen.rect(from, y, Math.max(MIN_PIXELS, wide - gap), high - 1, colour);
       if (isAncestor && at !== this.zoomed)
-        pen.rect(begin, y, wide - gap, high - 1, withAlpha(app.colours.background, 0.45));
+        pen.rect(begin, y, wide - gap, high - 1, withAlpha(app.colours.ground, 0.45));
       if (isHit && wide > 2) pen.rect(begin, y + high - 4, wide - gap, 3, app.colours.accent);
       if (wide > 16) this.label(pen, at, begin, y, wide, high, colour);
     }

@@ -8,14 +8,13 @@
  */
 import { drawLegend, svgDocument, unscaled, type Pen, type Scale as Growth } from '../canvas';
 import { withAlpha } from '../colours';
-import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
+import { Cover, h, picker, segmented, toolbar, type Picker, type Segmented } from '../dom';
 import * as format from '../format';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import { filterParams, type Filter, type State } from '../state';
-import type { HeatmapRow } from '../types';
+import type { HeatmapRow } from '../generated/index';
 import type { App, View } from '../view';
-import { csv } from './parts/csv';
-import { picker, type Picker } from './parts/dom';
+import { csv } from '../csv';
 import { drawSeparators, drawTokenAxis, rowTicks } from './parts/heat-axes';
 import {
   exactValue,
@@ -37,8 +36,8 @@ import { TokenTexts } from './parts/token-texts';
 type HeatmapQuery = Parameters<App['api']['heatmap']>[0] & { from: number; to: number; columns: number };
 
 /** Cells of one raster: four bytes each on the wire and in the cache of answers. */
-const MOST_CELLS = { whole: 2_000_000, sharp: 1_000_000 };
-const MOST_COLUMNS = 2048;
+const MAX_CELLS = { whole: 2_000_000, sharp: 1_000_000 };
+const MAX_COLUMNS = 2048;
 const MARGIN = { left: 150, right: 16, top: 38, bottom: 92 };
 
 // A page has one heatmap: what it shows is the module's.
@@ -96,7 +95,7 @@ const view: View = {
       controls.metric.element,
       controls.growth.element,
     );
-    const stage = h('div', { class: 'stage vb-stage' });
+    const stage = h('div', { class: 'stage view-stage' });
     root.append(bar, stage);
     cover = new Cover(stage);
     texts = new TokenTexts(app.api, () => plot?.redraw());
@@ -155,7 +154,7 @@ const view: View = {
     asked = question;
     if (version !== app.info.version) texts.forget();
     version = app.info.version;
-    const raster = await app.api.heatmap(query(0, tokens, rowCount(), MOST_CELLS.whole), filter(), 'heatmap-whole');
+    const raster = await app.api.heatmap(query(0, tokens, rowCount(), MAX_CELLS.whole), filter(), 'heatmap-whole');
     if (asked !== question || !plot) return;
     rows = raster.header.rows;
     rowPlaces = new Map(rows.map((row, at) => [rowKey(row), at]));
@@ -207,7 +206,11 @@ const view: View = {
         next('rows', ROWS.slice(0, app.info.experts === 0 ? 2 : 3), options.rows);
         return true;
       case 'm':
-        next('metric', METRICS.filter(({ value }) => value !== (options.rows === 'expert' ? 'nanos' : 'weight')), options.metric);
+        next(
+          'metric',
+          METRICS.filter(({ value }) => value !== (options.rows === 'expert' ? 'nanos' : 'weight')),
+          options.metric,
+        );
         return true;
       case 's':
         next('scale', GROWTHS, growth());
@@ -243,7 +246,7 @@ const view: View = {
   },
 
   exportSvg() {
-    return plot ? svgDocument([plot.svg()], app.colours.background) : '';
+    return plot ? svgDocument([plot.svg()], app.colours.ground) : '';
   },
 };
 
@@ -282,7 +285,7 @@ function rowCount(): number {
 
 function query(from: number, to: number, ofRows: number, cells: number): HeatmapQuery {
   const fitting = Math.max(32, Math.floor(cells / Math.max(1, ofRows)));
-  const columns = Math.max(1, Math.min(to - from, fitting, MOST_COLUMNS));
+  const columns = Math.max(1, Math.min(to - from, fitting, MAX_COLUMNS));
   return { rows: options.rows, metric: options.metric, from, to: to - 1, columns };
 }
 
@@ -365,7 +368,7 @@ function sharpen(): void {
   const to = Math.min(tokens, Math.ceil(high + span / 2));
   const seen = visibleLayers();
   const wanted = seen ? { ...filter(), layer: seen.layers } : filter();
-  const asking = query(from, to, seen?.rows ?? rows.length, MOST_CELLS.sharp);
+  const asking = query(from, to, seen?.rows ?? rows.length, MAX_CELLS.sharp);
   // With very many rows a new raster may be no sharper than what is there.
   const there = [sharp, whole].find(
     (one) =>
@@ -431,7 +434,7 @@ function draw(context: CanvasRenderingContext2D, on: Plot): void {
   if (selected) {
     const left = on.px(selected[0]);
     const right = Math.max(on.px(selected[1] + 1), left + 1);
-    context.fillStyle = withAlpha(app.colours.background, 0.62);
+    context.fillStyle = withAlpha(app.colours.ground, 0.62);
     context.fillRect(on.margin.left, on.margin.top, left - on.margin.left, on.innerHeight);
     context.fillRect(right, on.margin.top, on.width - right, on.innerHeight);
     context.strokeStyle = app.colours.accent;

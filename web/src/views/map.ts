@@ -7,6 +7,7 @@
  * the raster: panning at one zoom needs no request at all. In Hilbert order the
  * whole model fills a square, and what is near in the file is near on the map.
  */
+import { csv, type Cell } from '../csv';
 import { drawLegend, fit, paint, svgDocument, unscaled, type PaintOptions, type Pen, type Scale } from '../canvas';
 import { packed, withAlpha, type Table } from '../colours';
 import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
@@ -16,7 +17,8 @@ import { drawComponentKey, drawOwners, hilbertCurve, hilbertIndex } from '../hil
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import type { State } from '../state';
 import type { TooltipLine } from '../tooltip';
-import type { MapHeader, Place, Raster, Tensor } from '../types';
+import type { Raster } from '../api';
+import type { Located, MapHeader, TensorInfo } from '../generated/index';
 import type { App, View } from '../view';
 import type { Tick } from '../ticks';
 
@@ -25,24 +27,34 @@ type Metric = 'accesses' | 'bytes' | 'recency' | 'residency' | 'faults' | 'disk'
 const CELL_PX = 9;
 const GUTTER_PX = 232;
 /** What the server is ready to send. */
-const MOST_CELLS = 2 ** 20;
+const MAX_CELLS = 2 ** 20;
 /** Zooming ends when the finest cells are this many rows high. */
 const FEWEST_ROWS = 16;
 const METRICS: { value: Metric; text: string; title: string }[] = [
   { value: 'accesses', text: 'accesses', title: 'how often each byte was read' },
   { value: 'bytes', text: 'bytes', title: 'bytes read' },
   { value: 'recency', text: 'recency', title: 'time since the last read' },
-  { value: 'residency', text: 'residency', title: 'share of the pages in memory: now, or as `record --residency` saw them' },
+  {
+    value: 'residency',
+    text: 'residency',
+    title: 'share of the pages in memory: now, or as `record --residency` saw them',
+  },
   { value: 'faults', text: 'faults', title: 'major page faults; needs `record --faults`' },
   { value: 'disk', text: 'disk reads', title: 'bytes read from the disk; needs `record --io`' },
 ];
 /** What an empty map says. */
 const NOTHING: Partial<Record<Metric, string>> = {
-  residency: 'no page of the model is in memory', faults: 'no major page fault passes this filter', disk: 'no disk read passes this filter',
+  residency: 'no page of the model is in memory',
+  faults: 'no major page fault passes this filter',
+  disk: 'no disk read passes this filter',
 };
 const TITLES: Record<Metric, string> = {
-  accesses: 'mean reads of a byte', bytes: 'bytes read per cell', recency: 'since the last read',
-  residency: 'pages in memory now', faults: 'major page faults per cell', disk: 'bytes read from the disk per cell',
+  accesses: 'mean reads of a byte',
+  bytes: 'bytes read per cell',
+  recency: 'since the last read',
+  residency: 'pages in memory now',
+  faults: 'major page faults per cell',
+  disk: 'bytes read from the disk per cell',
 };
 
 export function map(): View {
@@ -84,24 +96,51 @@ class MapView implements View {
     this.rows = null;
     this.square = null;
     this.look = '';
-    const metric = segmented('colour', METRICS, (value) => app.setOpt('map.metric', value === 'accesses' ? null : value));
-    const order = segmented('order', [
-      { value: 'rows', text: 'rows', title: 'along the file, row by row' },
-      { value: 'hilbert', text: 'Hilbert', title: 'what is near in the file is near on the map' },
-    ], (value) => app.setOpt('map.order', value === 'rows' ? null : value));
-    const scale = segmented('scale', [{ value: 'linear', text: 'linear' }, { value: 'log', text: 'log' }],
-      (value) => app.setOpt('map.scale', value === 'linear' ? null : value));
-    const when = segmented('pages', [
-      { value: 'recorded', text: 'recorded', title: 'by the last sample before the end of the selected evaluation, or of the run' },
-      { value: 'now', text: 'now', title: 'as the kernel says now' },
-    ], (value) => app.setOpt('map.pages', value === 'recorded' ? null : value));
+    const metric = segmented('colour', METRICS, (value) =>
+      app.setOpt('map.metric', value === 'accesses' ? null : value),
+    );
+    const order = segmented(
+      'order',
+      [
+        { value: 'rows', text: 'rows', title: 'along the file, row by row' },
+        { value: 'hilbert', text: 'Hilbert', title: 'what is near in the file is near on the map' },
+      ],
+      (value) => app.setOpt('map.order', value === 'rows' ? null : value),
+    );
+    const scale = segmented(
+      'scale',
+      [
+        { value: 'linear', text: 'linear' },
+        { value: 'log', text: 'log' },
+      ],
+      (value) => app.setOpt('map.scale', value === 'linear' ? null : value),
+    );
+    const when = segmented(
+      'pages',
+      [
+        {
+          value: 'recorded',
+          text: 'recorded',
+          title: 'by the last sample before the end of the selected evaluation, or of the run',
+        },
+        { value: 'now', text: 'now', title: 'as the kernel says now' },
+      ],
+      (value) => app.setOpt('map.pages', value === 'recorded' ? null : value),
+    );
     this.controls = { metric, order, scale, when };
     const host = h('div', {});
     const stage = h('div', { class: 'stage' }, host);
     root.append(
-      toolbar(metric.element, when.element, order.element, scale.element, h('span', { class: 'spacer' }),
-        h('span', { class: 'hint' }, 'click a cell to filter by what it holds')),
-      stage);
+      toolbar(
+        metric.element,
+        when.element,
+        order.element,
+        scale.element,
+        h('span', { class: 'spacer' }),
+        h('span', { class: 'hint' }, 'click a cell to filter by what it holds'),
+      ),
+      stage,
+    );
     const total = Math.max(1, app.info.model.size_bytes);
     this.cover = new Cover(stage);
     this.plot = new Plot(host, {
@@ -132,13 +171,16 @@ class MapView implements View {
     const { app, plot } = this;
     const metric = this.metric(state);
     const isHilbert = this.isHilbert(state);
-    this.controls.metric.set(metric, METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)));
+    this.controls.metric.set(
+      metric,
+      METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)),
+    );
     this.controls.order.set(isHilbert ? 'hilbert' : 'rows');
     this.controls.scale.set(this.scale(state), metric === 'recency' || metric === 'residency' ? ['linear', 'log'] : []);
     const total = Math.max(1, app.info.model.size_bytes);
     const columns = Math.max(8, Math.floor(plot.innerWidth / CELL_PX));
     plot.y.options.limits = [0, total];
-    plot.y.options.shortest = FEWEST_ROWS * columns * Math.ceil(total / MOST_CELLS);
+    plot.y.options.shortest = FEWEST_ROWS * columns * Math.ceil(total / MAX_CELLS);
     plot.y.options.isFixed = isHilbert;
     plot.y.options.label = isHilbert ? '' : 'file offset';
     plot.y.options.isHidden = isHilbert;
@@ -164,7 +206,10 @@ class MapView implements View {
     this.look = look;
     this.read = new Map(read);
     this.available = raster.header.available;
-    this.controls.metric.set(metric, METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)));
+    this.controls.metric.set(
+      metric,
+      METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)),
+    );
     this.raster = raster;
     this.layout = { columns, cellBytes: raster.header.cell_bytes, totalBytes: total };
     this.rows = null;
@@ -195,22 +240,22 @@ class MapView implements View {
   }
 
   exportSvg(): string {
-    return svgDocument([this.plot.svg()], this.app.colours.background);
+    return svgDocument([this.plot.svg()], this.app.colours.ground);
   }
 
   exportCsv(): string {
     const { raster } = this;
     if (!raster) return '';
     const { tensors } = this.app.info;
-    let text = format.csvLine(['cell', 'begin', 'end', raster.header.metric, 'tensor', 'layer', 'component']);
+    const rows: Cell[][] = [];
     raster.values.forEach((value, i) => {
       const begin = i * raster.header.cell_bytes;
       if (begin >= raster.header.total_bytes) return;
       const tensor = tensorAt(tensors, begin);
       const end = Math.min(raster.header.total_bytes, begin + raster.header.cell_bytes);
-      text += format.csvLine([i, begin, end, Number.isNaN(value) ? '' : value, tensor?.name, tensor?.layer, tensor?.component]);
+      rows.push([i, begin, end, Number.isNaN(value) ? null : value, tensor?.name, tensor?.layer, tensor?.component]);
     });
-    return text;
+    return csv(['cell', 'begin', 'end', raster.header.metric, 'tensor', 'layer', 'component'], rows);
   }
 
   private metric(state: State): Metric {
@@ -220,9 +265,11 @@ class MapView implements View {
   /** Bytes by component: of all accesses, or from the disk. */
   private async readBy(metric: Metric, { filter }: State): Promise<[string, number][]> {
     const { api } = this.app;
-    if (metric !== 'disk') return (await api.summary(filter, 'map-key')).by_component.map((one) => [one.component, one.bytes]);
+    if (metric !== 'disk')
+      return (await api.summary(filter, 'map-key')).by_component.map((one) => [one.component, one.bytes]);
     const read = new Map<string, number>();
-    for (const one of (await api.disk(filter, 'map-key')).by_tensor) read.set(one.component, (read.get(one.component) ?? 0) + one.read_bytes);
+    for (const one of (await api.disk(filter, 'map-key')).by_tensor)
+      read.set(one.component, (read.get(one.component) ?? 0) + one.read_bytes);
     return [...read];
   }
   private isNow(state: State): boolean {
@@ -245,12 +292,12 @@ class MapView implements View {
   private rowCells(columns: number, total: number): number {
     const inSight = columns * Math.max(4, Math.floor(this.plot.innerHeight / CELL_PX));
     const zoom = 2 ** Math.round(Math.log2(total / this.plot.y.span));
-    return Math.max(1, Math.min(MOST_CELLS, inSight * zoom, total));
+    return Math.max(1, Math.min(MAX_CELLS, inSight * zoom, total));
   }
 
   private hilbertSide(): number {
     const room = Math.min(this.plot.innerWidth, this.plot.innerHeight);
-    return Math.min(Math.sqrt(MOST_CELLS), 2 ** Math.max(4, Math.floor(Math.log2(room / 1.3))));
+    return Math.min(Math.sqrt(MAX_CELLS), 2 ** Math.max(4, Math.floor(Math.log2(room / 1.3))));
   }
 
   private colourTable(): Table {
@@ -273,7 +320,8 @@ class MapView implements View {
   private rowsInSight(raster: Raster<MapHeader>, layout: RowLayout): RasterLayer {
     const row = rowBytes(layout);
     const { low, high, span } = this.plot.y;
-    if (this.rows && this.rows.y0 <= Math.max(0, low) && this.rows.y1 >= Math.min(high, layout.totalBytes)) return this.rows;
+    if (this.rows && this.rows.y0 <= Math.max(0, low) && this.rows.y1 >= Math.min(high, layout.totalBytes))
+      return this.rows;
     const cells = Math.min(raster.values.length, Math.ceil(layout.totalBytes / layout.cellBytes));
     const first = Math.max(0, Math.floor((low - span) / row));
     const end = Math.min(Math.ceil(cells / layout.columns), Math.ceil((high + span) / row));
@@ -314,7 +362,7 @@ class MapView implements View {
   private drawGaps(context: CanvasRenderingContext2D, rowPx: number, cellPx: number): void {
     const { plot, layout } = this;
     if (!layout || rowPx < 5 || cellPx < 5) return;
-    context.fillStyle = withAlpha(this.app.colours.background, 0.6);
+    context.fillStyle = withAlpha(this.app.colours.ground, 0.6);
     const { left, top } = plot.margin;
     for (let c = 1; c < layout.columns; c++) context.fillRect(left + c * cellPx - 0.5, top, 1, plot.innerHeight);
     const row = rowBytes(layout);
@@ -334,7 +382,7 @@ class MapView implements View {
     const perLayer = (info.model.size_bytes / Math.max(1, info.layers.length) / plot.y.span) * plot.innerHeight;
     const isCrowded = perLayer < 48;
     for (let i = Math.max(1, tensorBefore(info.tensors, plot.y.low - row)); i < info.tensors.length; i++) {
-      const tensor = info.tensors[i] as Tensor;
+      const tensor = info.tensors[i] as TensorInfo;
       if (tensor.begin > plot.y.high) break;
       const isLayer = tensor.layer !== info.tensors[i - 1]?.layer;
       if (!isLayer && tensor.size_bytes <= layout.cellBytes * 2) continue;
@@ -360,7 +408,8 @@ class MapView implements View {
       const y0 = Math.max(plot.margin.top, plot.py(r * row));
       const y1 = Math.min(bottom, plot.py((r + 1) * row));
       const most = this.owned[r] === undefined ? (this.owned[r] = this.ownerOf(r * row, (r + 1) * row)) : this.owned[r];
-      if (most && y1 > y0) pen.rect(plot.margin.left - 6, y0, 4, y1 - y0 - (y1 - y0 > 4 ? 1 : 0), colours.component(most));
+      if (most && y1 > y0)
+        pen.rect(plot.margin.left - 6, y0, 4, y1 - y0 - (y1 - y0 > 4 ? 1 : 0), colours.component(most));
     }
   }
 
@@ -369,7 +418,7 @@ class MapView implements View {
     const { tensors } = this.app.info;
     const shares = new Map<string, number>();
     for (let i = Math.max(0, tensorBefore(tensors, begin)); i < tensors.length; i++) {
-      const tensor = tensors[i] as Tensor;
+      const tensor = tensors[i] as TensorInfo;
       if (tensor.begin >= end) break;
       const part = Math.min(tensor.begin + tensor.size_bytes, end) - Math.max(tensor.begin, begin);
       if (part > 0) shares.set(tensor.component, (shares.get(tensor.component) ?? 0) + part);
@@ -386,7 +435,7 @@ class MapView implements View {
   private drawHilbert(context: CanvasRenderingContext2D, image: HTMLCanvasElement): void {
     const { x, y, size } = this.hilbertSquare();
     const { colours, info } = this.app;
-    context.fillStyle = colours.background;
+    context.fillStyle = colours.ground;
     context.fillRect(this.plot.margin.left, this.plot.margin.top, this.plot.innerWidth, this.plot.innerHeight);
     context.imageSmoothingEnabled = false;
     context.drawImage(image, x, y, size, size);
@@ -417,8 +466,12 @@ class MapView implements View {
       drawComponentKey(pen, Math.min(x + size + 24, right + 14), y + 8, plot.width, this.read, info, colours);
       return;
     }
-    pen.text(`1 cell = ${format.bytes(raster.header.cell_bytes)}, 1 row = ${format.bytes(rowBytes(layout))}`,
-      plot.margin.left + plot.innerWidth, plot.height - 8, { colour: colours.muted, align: 'right' });
+    pen.text(
+      `1 cell = ${format.bytes(raster.header.cell_bytes)}, 1 row = ${format.bytes(rowBytes(layout))}`,
+      plot.margin.left + plot.innerWidth,
+      plot.height - 8,
+      { colour: colours.muted, align: 'right' },
+    );
 
     const top = plot.margin.top;
     const bottom = top + plot.innerHeight;
@@ -452,12 +505,18 @@ class MapView implements View {
 
   private value(v: number): string {
     switch (this.raster?.header.metric) {
-      case 'accesses': return `${format.count(Math.round(v * 100) / 100).replace(' ', '')}×`;
-      case 'bytes': return format.bytes(v);
-      case 'recency': return Number.isNaN(v) ? 'never' : format.nanos(v);
-      case 'residency': return Number.isNaN(v) ? 'not sampled yet' : format.percent(v);
-      case 'disk': return format.bytes(v);
-      default: return format.count(v);
+      case 'accesses':
+        return `${format.count(Math.round(v * 100) / 100).replace(' ', '')}×`;
+      case 'bytes':
+        return format.bytes(v);
+      case 'recency':
+        return Number.isNaN(v) ? 'never' : format.nanos(v);
+      case 'residency':
+        return Number.isNaN(v) ? 'not sampled yet' : format.percent(v);
+      case 'disk':
+        return format.bytes(v);
+      default:
+        return format.count(v);
     }
   }
 
@@ -467,7 +526,7 @@ class MapView implements View {
     const most = Math.max(2, Math.floor(pixels / 110));
     const step = 2 ** Math.ceil(Math.log2(row / most));
     const ticks: Tick[] = [];
-    for (let at = 0; at <= row * 0.97; at += step) ticks.push({ at: at / row, text: `+${format.roundBytes(at)}` });
+    for (let at = 0; at <= row * 0.97; at += step) ticks.push({ at: at / row, text: `+${format.bytes(at)}` });
     return ticks;
   }
 
@@ -479,8 +538,8 @@ class MapView implements View {
     if (square) {
       const { size } = this.hilbertSquare();
       const side = square.width;
-      const gx = Math.floor((((point.x - plot.x.low) / plot.x.span) * plot.innerWidth / size) * side);
-      const gy = Math.floor((((point.y - plot.y.low) / plot.y.span) * plot.innerHeight / size) * side);
+      const gx = Math.floor(((((point.x - plot.x.low) / plot.x.span) * plot.innerWidth) / size) * side);
+      const gy = Math.floor(((((point.y - plot.y.low) / plot.y.span) * plot.innerHeight) / size) * side);
       if (gx >= side || gy >= side) return null;
       offset = hilbertIndex(side, gx, gy) * raster.header.cell_bytes;
     } else {
@@ -499,7 +558,7 @@ class MapView implements View {
       app.tooltip.hide();
       return;
     }
-    let found: Place;
+    let found: Located;
     try {
       found = await app.api.locate(at.offset);
     } catch {
@@ -508,18 +567,27 @@ class MapView implements View {
     if (ask !== this.hovered) return;
     const value = raster.values[at.cell] ?? Number.NaN;
     const lines: TooltipLine[] = [[this.nameOf(raster.header), this.value(value)]];
-    if (raster.header.metric === 'disk') lines.push(['over its size', `${(value / raster.header.cell_bytes).toFixed(2)}×`]);
+    if (raster.header.metric === 'disk')
+      lines.push(['over its size', `${(value / raster.header.cell_bytes).toFixed(2)}×`]);
     if (found.name !== null) {
       lines.push(['layer', found.layer === null ? 'none' : String(found.layer)]);
       lines.push(['component', [found.component, found.role].filter(Boolean).join(' · ')]);
       if (found.expert !== null) lines.push(['expert', String(found.expert)]);
       if (found.head !== null) lines.push(['head', found.head]);
-      lines.push(['in tensor', `byte ${format.integer(found.offset_in_tensor ?? 0)} of ${format.integer(found.size_bytes ?? 0)} (${found.type ?? ''})`]);
+      lines.push([
+        'in tensor',
+        `byte ${format.integer(found.offset_in_tensor ?? 0)} of ${format.integer(found.size_bytes ?? 0)} (${found.type ?? ''})`,
+      ]);
     }
     if (found.file !== null && app.info.model.files.length > 1) lines.push(['file', found.file]);
     lines.push(['offset', `${format.integer(at.offset)} (${format.hex(at.offset)})`]);
-    app.tooltip.show(point.clientX, point.clientY, found.name ?? 'no tensor: header or padding', lines,
-      found.component ? app.colours.component(found.component) : undefined);
+    app.tooltip.show(
+      point.clientX,
+      point.clientY,
+      found.name ?? 'no tensor: header or padding',
+      lines,
+      found.component ? app.colours.component(found.component) : undefined,
+    );
   }
 
   private async click(point: PlotPoint): Promise<void> {
@@ -527,9 +595,15 @@ class MapView implements View {
     if (!at) return;
     const found = await this.app.api.locate(at.offset);
     if (found.component === null) return;
-    const wanted = { layer: [found.layer], component: [found.component], expert: found.expert === null ? [] : [found.expert] };
+    const wanted = {
+      layer: [found.layer],
+      component: [found.component],
+      expert: found.expert === null ? [] : [found.expert],
+    };
     const { filter } = this.app.state;
-    const isSame = (['layer', 'component', 'expert'] as const).every((key) => String(filter[key]) === String(wanted[key]));
+    const isSame = (['layer', 'component', 'expert'] as const).every(
+      (key) => String(filter[key]) === String(wanted[key]),
+    );
     // A second click on the same place takes the filter away.
     this.app.setFilter(isSame ? { layer: [], component: [], expert: [] } : wanted);
   }

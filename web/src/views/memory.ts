@@ -4,27 +4,21 @@
  * The results are those of the analysis, at the budgets that it judged: the
  * slider stops there, and nothing is interpolated.
  */
-import { h, segmented, toolbar, type Segmented } from '../dom';
+import { figures, fill, h, panel, segmented, toolbar, type Segmented } from '../dom';
 import * as format from '../format';
+import type { LineChart } from '../generated/charts';
 import type { State } from '../state';
 import type { App, View } from '../view';
 import { bars, type Bar } from './parts/bars';
-import { csv, type Cell } from './parts/csv';
-import { figures, fill, panel } from './parts/dom';
-import { Lines, type Line } from './parts/lines';
-import { outlook, reuseChart, strategyName } from './parts/outlook';
-import { paced } from './parts/paced';
+import { csv, type Cell } from '../csv';
+import { Lines } from './parts/lines';
+import { outlook, reuseChart } from './parts/outlook';
+import { paced, pacedChart } from './parts/paced';
 import { Panels, Slot } from './parts/panels';
-import {
-  POLICIES,
-  type Curves,
-  type Memory as Answer,
-  type Policy,
-  type Reuse,
-  type Scope,
-  type Strategy,
-} from './parts/results';
+import { POLICIES, type Curves, type Memory as Answer, type Policy, type Reuse, type Scope } from './parts/results';
 
+const NO_SPEEDS =
+  'The speeds of disk and memory are not known. Measure them with `tensorscope bench ceilings -m MODEL -o ceilings.json`, then open this page with `tensorscope view RUN --ceilings ceilings.json`.';
 const POLICY_NAMES: Record<Policy, string> = { lru: 'LRU', belady: 'Belady', pin_and_stream: 'pin and stream' };
 class Memory implements View {
   readonly id = 'memory';
@@ -38,7 +32,7 @@ class Memory implements View {
   private panels!: Panels;
   private controls!: { grain: Segmented; scope: Segmented; measure: Segmented };
   private slider!: HTMLInputElement;
-  private budgetText = h('output', { class: 'vb-budget' });
+  private budgetText = h('output', { class: 'view-budget' });
   private outlook = h('div');
   private policies = h('div');
   private reuse = h('div');
@@ -91,47 +85,31 @@ class Memory implements View {
       min: 0,
       max: 0,
       step: 1,
-      class: 'vb-slider',
+      class: 'view-slider',
       'aria-label': 'memory for weights',
       oninput: () => this.setBudget(Number(this.slider.value)),
     });
     this.panels = new Panels(root, app);
-    const lines = (name: string, y: ConstructorParameters<typeof Lines>[0]['y']): Lines =>
-      this.panels.keep(
-        new Lines({
-          height: 270,
-          x: { name, unit: 'bytes', format: format.bytes },
-          y,
-          onClick: (x) => this.setBudget(this.nearest(x)),
-        }),
-      );
-    this.curves = lines('memory for weights', { name: 'miss ratio', unit: 'share', format: format.percent, most: 1 });
-    this.disk = lines('memory for weights', { name: 'disk bytes per token', unit: 'bytes', format: format.bytes });
-    this.speed = lines('memory for weights', {
-      name: 'tokens per second',
-      unit: 'count',
-      format: (value) => `${format.count(value)}/s`,
-    });
-    this.growth = this.panels.keep(
-      new Lines({
-        height: 240,
-        x: { name: 'tokens so far', unit: 'count', format: format.count },
-        y: { name: 'distinct bytes', unit: 'bytes', format: format.bytes },
-      }),
-    );
+    const lines = (height: number, onClick?: (x: number) => void): Lines =>
+      this.panels.keep(new Lines({ height, onClick }));
+    const choose = (x: number) => this.setBudget(this.nearest(x));
+    this.curves = lines(270, choose);
+    this.disk = lines(270, choose);
+    this.speed = lines(270, choose);
+    this.growth = lines(240);
     this.speedSlot = new Slot(this.speed.element);
     const content = h(
       'div',
-      { class: 'vb-panels-inner' },
+      { class: 'view-panels-inner' },
       panel(
         'What if weights had this much memory?',
         'Per generated token, first uses included; the paler part of a bar is known only once the router has chosen. Predicted speeds are ceilings: the disk at its sequential speed, no read-ahead.',
-        h('div', { class: 'vb-slider-row' }, this.slider, this.budgetText),
+        h('div', { class: 'view-slider-row' }, this.slider, this.budgetText),
         this.outlook,
       ),
       h(
         'div',
-        { class: 'vb-pair' },
+        { class: 'view-pair' },
         panel(
           'Disk reads',
           'What each strategy reads from disk per generated token. Least possible: Belady’s optimum over pages.',
@@ -152,7 +130,7 @@ class Memory implements View {
       ),
       h(
         'div',
-        { class: 'vb-pair' },
+        { class: 'view-pair' },
         panel(
           'Reuse distance',
           'Distinct bytes of other items that were used since an item was last used. A cache smaller than that loses it under LRU. Follows the choices above.',
@@ -174,16 +152,22 @@ class Memory implements View {
     this.controls.grain.set(this.grain());
     this.controls.scope.set(this.scope());
     this.controls.measure.set(this.measure());
-    await this.all.fill(
-      paced(this.app, 'memory', () => this.app.api.memory<Answer>()),
-      (answer) => {
-        if (answer.opportunities.budgets.length === 0)
-          return 'this run read no weights: there is nothing to keep in memory';
-        this.answer = answer;
-        this.draw(state);
-        return null;
-      },
-    );
+    const { app } = this;
+    const choices = { grain: this.grain(), scope: this.scope(), measure: this.measure() };
+    const asked = Promise.all([
+      paced(app, 'memory', () => app.api.memory<Answer>()),
+      pacedChart(app, 'miss-ratio', choices),
+      pacedChart(app, 'disk-bytes'),
+      pacedChart(app, 'predicted-speed'),
+      pacedChart(app, 'working-set'),
+    ]);
+    await this.all.fill(asked, ([answer, ...charts]) => {
+      if (answer.opportunities.budgets.length === 0)
+        return 'this run read no weights: there is nothing to keep in memory';
+      this.answer = answer;
+      this.draw(state, charts);
+      return null;
+    });
   }
 
   unmount(): void {
@@ -284,7 +268,7 @@ class Memory implements View {
     );
   }
 
-  private draw(state: State): void {
+  private draw(state: State, [curves, disk, speed, growth]: (LineChart | null)[]): void {
     const { answer, app } = this;
     if (!answer) return;
     const at = this.budgetAt();
@@ -303,10 +287,16 @@ class Memory implements View {
     ].join();
     if (question !== this.drawn) {
       this.drawn = question;
-      this.drawCurves(answer);
-      this.drawStrategies(answer);
+      if (curves) this.curves.show(curves, app.colours);
+      if (disk) this.disk.show(disk, app.colours);
+      if (growth) this.growth.show(growth, app.colours);
+      void this.speedSlot.fill(Promise.resolve(speed), (one) => {
+        if (!one) return NO_SPEEDS;
+        this.speed.show(one, app.colours);
+        return null;
+      });
       fill(this.reuse, ...reuseChart(this.reuseOf(answer), this.measure(), app));
-      this.drawWorkingSet(answer);
+      this.drawWindows(answer);
     }
     for (const chart of [this.curves, this.disk, this.speed]) chart.mark(bytes);
     fill(this.outlook, ...outlook(answer, at, app));
@@ -320,23 +310,6 @@ class Memory implements View {
   private reuseOf(answer: Answer): Reuse {
     if (this.grain() === 'page') return this.scope() === 'run' ? answer.page_reuse : answer.page_reuse_generate;
     return this.scope() === 'run' ? answer.reuse : answer.reuse_generate;
-  }
-
-  private drawCurves(answer: Answer): void {
-    const curves = this.curvesOf(answer);
-    const [scope, measure] = [this.scope(), this.measure()];
-    const total = curves.total[scope][measure] || 1;
-    const dashes: Record<Policy, number[] | undefined> = { lru: undefined, belady: [8, 4], pin_and_stream: [3, 3] };
-    this.curves.show(
-      [0, ...curves.points.map((point) => point.budget_bytes)],
-      POLICIES.map((policy, at): Line => ({
-        name: POLICY_NAMES[policy],
-        colour: this.app.colours.category(at),
-        dash: dashes[policy],
-        values: [1, ...curves.points.map((point) => point[policy][scope][measure] / total)],
-      })),
-      this.app.colours,
-    );
   }
 
   private drawPolicies(answer: Answer, budget: number): void {
@@ -369,79 +342,14 @@ class Memory implements View {
     );
   }
 
-  private drawStrategies(answer: Answer): void {
-    const { budgets, machine } = answer.opportunities;
-    const names = budgets[0]?.strategies.map((one) => one.strategy) ?? [];
-    const xs = budgets.map((budget) => budget.budget_bytes);
-    const of = (name: string, value: (one: Strategy) => number | null): (number | null)[] =>
-      budgets.map((budget) => {
-        const one = budget.strategies.find((strategy) => strategy.strategy === name);
-        return one ? value(one) : null;
-      });
-    const line = (name: string, at: number, values: (number | null)[]): Line => ({
-      name: strategyName(name),
-      colour: this.app.colours.category(at),
-      values,
-      dash: name === 'stream' ? [2, 4] : undefined,
-    });
-    this.disk.show(
-      xs,
-      [
-        ...names.map((name, at) =>
-          line(
-            name,
-            at,
-            of(name, (one) => one.disk_bytes_per_token),
-          ),
-        ),
-        {
-          name: 'least possible',
-          colour: this.app.colours.muted,
-          dash: [8, 4],
-          values: budgets.map((budget) => budget.least_disk_bytes_per_token),
-        },
-      ],
-      this.app.colours,
-    );
-    const known = Promise.resolve(machine);
-    void this.speedSlot.fill(known, (one) => {
-      if (!one)
-        return 'The speeds of disk and memory are not known. Measure them with `tensorscope bench ceilings -m MODEL -o ceilings.json`, then open this page with `tensorscope view RUN --ceilings ceilings.json`.';
-      this.speed.show(
-        xs,
-        names.map((name, at) =>
-          line(
-            name,
-            at,
-            of(name, (strategy) => strategy.tokens_per_second),
-          ),
-        ),
-        this.app.colours,
-      );
-      return null;
-    });
-  }
-
-  private drawWorkingSet(answer: Answer): void {
-    const { cumulative, windows } = answer.working_set;
-    this.growth.show(
-      cumulative.points.map((point) => point.tokens),
-      [
-        {
-          name: 'touched since the begin',
-          colour: this.app.colours.category(2),
-          values: cumulative.points.map((point) => point.distinct_bytes),
-          hasPoints: false,
-        },
-      ],
-      this.app.colours,
-    );
+  private drawWindows(answer: Answer): void {
+    const { windows } = answer.working_set;
     const rows = windows
       .filter((window) => window.complete > 0)
       .map((window): Bar => ({
         name: window.evaluations === 1 ? '1 evaluation' : `${format.integer(window.evaluations)} evaluations`,
         label: `${format.bytes(window.mean_bytes)} (${format.bytes(window.min_bytes)} – ${format.bytes(window.max_bytes)})`,
-        parts: [{ name: 'mean', value: window.mean_bytes, colour: this.app.colours.category(2) }],
+        parts: [{ name: 'mean', value: window.mean_bytes, colour: this.app.colours.category(0) }],
       }));
     fill(this.windows, bars(rows, { most: answer.distinct_bytes }));
   }

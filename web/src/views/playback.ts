@@ -6,6 +6,7 @@
  * exp(−k/tail). So scrubbing backwards shows the same picture as playing. What
  * the filter leaves out does not glow.
  */
+import { csv } from '../csv';
 import { crisp, CanvasPen, stackCanvases } from '../canvas';
 import { css, withAlpha } from '../colours';
 import { Cover, h, segmented, type Segmented } from '../dom';
@@ -14,7 +15,7 @@ import * as format from '../format';
 import { drawLayerGrid, weightBytes } from '../layergrid';
 import { KernelCells } from '../kernelcells';
 import type { Filter, State } from '../state';
-import type { EvalDetail, EvalStep, Tensor, Token } from '../types';
+import type { EvalInfo, EvalStep, TensorInfo, TokenInfo } from '../generated/index';
 import type { App, View } from '../view';
 
 /** Nodes per second. */
@@ -44,7 +45,9 @@ class PlaybackView implements View {
   private mapCanvas!: HTMLCanvasElement;
   private gridCanvas!: HTMLCanvasElement;
   private readonly parts = {
-    past: h('bdi', {}), now: h('span', { class: 'now' }), coming: h('span', { class: 'coming' }),
+    past: h('bdi', {}),
+    now: h('span', { class: 'now' }),
+    coming: h('span', { class: 'coming' }),
     facts: h('div', { class: 'play-facts' }),
     node: h('div', { class: 'play-caption' }),
     grid: h('div', { class: 'play-caption' }),
@@ -62,16 +65,16 @@ class PlaybackView implements View {
   private lastTime = 0;
   /** Fraction of a step that has been played. */
   private fraction = 0;
-  private current: EvalDetail | null = null;
-  private previous: EvalDetail | null = null;
+  private current: EvalInfo | null = null;
+  private previous: EvalInfo | null = null;
   /** Index into the steps of the current evaluation; the state holds the step's number. */
   private step = 0;
-  private neighbours: Token[] = [];
+  private neighbours: TokenInfo[] = [];
   private layout: RowLayout | null = null;
   /** The map without any glow, painted once per size and theme. */
   private base: HTMLCanvasElement | null = null;
   private baseKey = '';
-  private readonly details = new Map<number, Promise<EvalDetail>>();
+  private readonly details = new Map<number, Promise<EvalInfo>>();
   private version = -1;
 
   mount(root: HTMLElement, app: App): void {
@@ -91,26 +94,45 @@ class PlaybackView implements View {
     parts.nodeRange.oninput = () => {
       if (this.current) this.go(this.current.eval, this.stepNumber(Number(parts.nodeRange.value)));
     };
-    this.speeds = segmented('nodes/s', SPEEDS.map((s) => ({ value: String(s), text: format.integer(s) })),
-      (value) => app.setOpt('playback.speed', value, { replace: true }));
+    this.speeds = segmented(
+      'nodes/s',
+      SPEEDS.map((s) => ({ value: String(s), text: format.integer(s) })),
+      (value) => app.setOpt('playback.speed', value, { replace: true }),
+    );
     const mapHost = h('div', { class: 'play-canvas' }, this.mapCanvas);
     const gridHost = h('div', { class: 'play-canvas' }, this.gridCanvas);
-    const stage = h('div', { class: 'stage' },
-      h('div', { class: 'play-tokens' },
-        h('div', { class: 'play-line' }, h('span', { class: 'past' }, parts.past), parts.now, parts.coming), parts.facts),
-      h('div', { class: 'play-body' },
+    const stage = h(
+      'div',
+      { class: 'stage' },
+      h(
+        'div',
+        { class: 'play-tokens' },
+        h('div', { class: 'play-line' }, h('span', { class: 'past' }, parts.past), parts.now, parts.coming),
+        parts.facts,
+      ),
+      h(
+        'div',
+        { class: 'play-body' },
         h('div', {}, parts.node, this.kernel.element, mapHost),
-        h('div', {}, parts.grid, gridHost)),
-      h('div', { class: 'play-controls' },
-        h('div', { class: 'buttons' },
+        h('div', {}, parts.grid, gridHost),
+      ),
+      h(
+        'div',
+        { class: 'play-controls' },
+        h(
+          'div',
+          { class: 'buttons' },
           button('|◂', 'one token back (Shift ←)', () => this.moveToken(-1)),
           button('◂', 'one node back (←)', () => this.moveStep(-1)),
           parts.play,
           button('▸', 'one node on (→)', () => this.moveStep(1)),
-          button('▸|', 'one token on (Shift →)', () => this.moveToken(1))),
+          button('▸|', 'one token on (Shift →)', () => this.moveToken(1)),
+        ),
         h('label', { class: 'scrub' }, 'token', parts.tokenRange, parts.tokenText),
         h('label', { class: 'scrub' }, 'node', parts.nodeRange, parts.nodeText),
-        this.speeds.element));
+        this.speeds.element,
+      ),
+    );
     root.append(stage);
     this.cover = new Cover(stage);
     this.resizes = new ResizeObserver(() => this.draw());
@@ -145,27 +167,53 @@ class PlaybackView implements View {
 
   onKey(event: KeyboardEvent): boolean {
     switch (event.key) {
-      case ' ': this.toggle(); return true;
-      case 'ArrowLeft': event.shiftKey ? this.moveToken(-1) : this.moveStep(-1); return true;
-      case 'ArrowRight': event.shiftKey ? this.moveToken(1) : this.moveStep(1); return true;
-      case 'Home': this.go(0, 0); return true;
-      case 'End': this.go(this.app.info.totals.evals - 1, 0); return true;
-      case '+': case '=': this.changeSpeed(1); return true;
-      case '-': case '_': this.changeSpeed(-1); return true;
-      default: return false;
+      case ' ':
+        this.toggle();
+        return true;
+      case 'ArrowLeft':
+        event.shiftKey ? this.moveToken(-1) : this.moveStep(-1);
+        return true;
+      case 'ArrowRight':
+        event.shiftKey ? this.moveToken(1) : this.moveStep(1);
+        return true;
+      case 'Home':
+        this.go(0, 0);
+        return true;
+      case 'End':
+        this.go(this.app.info.totals.evals - 1, 0);
+        return true;
+      case '+':
+      case '=':
+        this.changeSpeed(1);
+        return true;
+      case '-':
+      case '_':
+        this.changeSpeed(-1);
+        return true;
+      default:
+        return false;
     }
   }
 
   exportCanvas(): HTMLCanvasElement {
-    return stackCanvases([this.mapCanvas, this.gridCanvas], this.app.colours.background);
+    return stackCanvases([this.mapCanvas, this.gridCanvas], this.app.colours.ground);
   }
 
   exportCsv(): string {
-    let text = format.csvLine(['eval', 'step', 'op', 'name', 'layer', 'begin_nanos', 'end_nanos', 'weight_bytes', 'experts']);
-    for (const s of this.current?.steps ?? []) {
-      text += format.csvLine([this.current?.eval, s.step, s.op, s.name, s.layer, s.begin, s.end, weightBytes(s), s.experts.join(' ')]);
-    }
-    return text;
+    const names = ['eval', 'step', 'op', 'name', 'layer', 'begin_nanos', 'end_nanos', 'weight_bytes', 'experts'];
+    const { current } = this;
+    const row = (s: EvalInfo['steps'][number]) => [
+      current?.eval,
+      s.step,
+      s.op,
+      s.name,
+      s.layer,
+      s.begin,
+      s.end,
+      weightBytes(s),
+      s.experts.join(' '),
+    ];
+    return csv(names, (current?.steps ?? []).map(row));
   }
 
   private get speed(): number {
@@ -182,7 +230,7 @@ class PlaybackView implements View {
     return Math.max(0, Math.min(this.app.info.totals.evals - 1, state.eval ?? 0));
   }
 
-  private detail(number: number): Promise<EvalDetail> {
+  private detail(number: number): Promise<EvalInfo> {
     let found = this.details.get(number);
     if (!found) {
       found = this.app.api.evaluation(number);
@@ -229,7 +277,8 @@ class PlaybackView implements View {
     this.parts.play.textContent = '❚❚ pause';
     const { current } = this;
     // At the end: from the beginning again.
-    if (current && current.eval === this.app.info.totals.evals - 1 && this.step >= current.steps.length - 1) this.go(0, 0);
+    if (current && current.eval === this.app.info.totals.evals - 1 && this.step >= current.steps.length - 1)
+      this.go(0, 0);
     this.frame = requestAnimationFrame((now) => this.tick(now));
   }
 
@@ -250,7 +299,8 @@ class PlaybackView implements View {
       const steps = Math.floor(this.fraction);
       this.fraction -= steps;
       for (let ahead = 1; ahead <= AHEAD; ahead++) {
-        if (current.eval + ahead < this.app.info.totals.evals) void this.detail(current.eval + ahead).catch(() => undefined);
+        if (current.eval + ahead < this.app.info.totals.evals)
+          void this.detail(current.eval + ahead).catch(() => undefined);
       }
       const next = this.step + steps;
       if (next < current.steps.length) {
@@ -265,7 +315,7 @@ class PlaybackView implements View {
     this.frame = requestAnimationFrame((t) => this.tick(t));
   }
 
-  private async showTokens(detail: EvalDetail): Promise<void> {
+  private async showTokens(detail: EvalInfo): Promise<void> {
     const { parts } = this;
     const first = detail.tokens[0];
     const last = detail.tokens.at(-1);
@@ -275,24 +325,35 @@ class PlaybackView implements View {
       return;
     }
     const known = this.neighbours[0] && this.neighbours.at(-1);
-    const lacks = !known || first.token - 8 < (this.neighbours[0] as Token).token || last.token + 8 > known.token;
+    const lacks = !known || first.token - 8 < (this.neighbours[0] as TokenInfo).token || last.token + 8 > known.token;
     const whole = this.app.info.totals.tokens - 1;
     if (lacks) {
-      const around = await this.app.api.tokens(Math.max(0, first.token - NEIGHBOURS), Math.min(whole, last.token + NEIGHBOURS), 'playback');
+      const around = await this.app.api.tokens(
+        Math.max(0, first.token - NEIGHBOURS),
+        Math.min(whole, last.token + NEIGHBOURS),
+        'playback',
+      );
       this.neighbours = around;
     }
-    const text = (tokens: readonly Token[]) => tokens.map((t) => format.tokenText(t.text)).join('');
+    const text = (tokens: readonly TokenInfo[]) => tokens.map((t) => format.tokenText(t.text)).join('');
     parts.past.textContent = text(this.neighbours.filter((t) => t.token < first.token));
     parts.coming.textContent = text(this.neighbours.filter((t) => t.token > last.token));
     // Without the model's vocabulary there are only numbers.
     parts.now.textContent = text(detail.tokens) || `token id ${first.id}`;
     parts.now.title = detail.tokens.map((t) => t.text ?? '').join('');
-    const which = first === last ? `token ${format.integer(first.token)}` : `tokens ${first.token}–${last.token} in one batch`;
+    const which =
+      first === last ? `token ${format.integer(first.token)}` : `tokens ${first.token}–${last.token} in one batch`;
     parts.facts.textContent = [
-      which, first.position === null ? '' : `position ${first.position}`, detail.phase, `evaluation ${format.integer(detail.eval)}`,
-      `${detail.steps.length} nodes`, format.nanos(detail.end - detail.begin),
+      which,
+      first.position === null ? '' : `position ${first.position}`,
+      detail.phase,
+      `evaluation ${format.integer(detail.eval)}`,
+      `${detail.steps.length} nodes`,
+      format.nanos(detail.end - detail.begin),
       passesEval(this.app.state.filter, detail) ? '' : 'outside the filter',
-    ].filter(Boolean).join(' · ');
+    ]
+      .filter(Boolean)
+      .join(' · ');
   }
 
   private draw(): void {
@@ -306,10 +367,15 @@ class PlaybackView implements View {
     parts.tokenText.textContent = `${format.integer(current.eval)} / ${format.integer(app.info.totals.evals - 1)}`;
     parts.nodeText.textContent = `${this.step} / ${current.steps.length - 1}`;
     if (step) {
-      parts.node.replaceChildren(h('b', {}, step.op), ` ${step.name} · ${format.layer(step.layer)}`,
-        step.experts.length ? ` · experts ${step.experts.slice(0, 8).join(', ')}${step.experts.length > 8 ? ', …' : ''}` : '',
+      parts.node.replaceChildren(
+        h('b', {}, step.op),
+        ` ${step.name} · ${format.layer(step.layer)}`,
+        step.experts.length
+          ? ` · experts ${step.experts.slice(0, 8).join(', ')}${step.experts.length > 8 ? ', …' : ''}`
+          : '',
         weightBytes(step) > 0 ? ` · ${format.bytes(weightBytes(step))} of weights` : ' · no weights',
-        ` · ${format.nanos(step.end - step.begin)}`);
+        ` · ${format.nanos(step.end - step.begin)}`,
+      );
       parts.node.title = parts.node.textContent ?? '';
     }
     this.drawMap(current);
@@ -322,7 +388,7 @@ class PlaybackView implements View {
   }
 
   /** Steps that still glow with their ages, the oldest first: so that the newest is drawn last. */
-  private *recent(current: EvalDetail): Generator<[EvalStep, number]> {
+  private *recent(current: EvalInfo): Generator<[EvalStep, number]> {
     const before = this.previous?.steps ?? [];
     const { filter } = this.app.state;
     const { tensors } = this.app.info;
@@ -339,7 +405,7 @@ class PlaybackView implements View {
     }
   }
 
-  private drawMap(current: EvalDetail): void {
+  private drawMap(current: EvalInfo): void {
     const host = this.mapCanvas.parentElement as HTMLElement;
     const [width, height] = [host.clientWidth, host.clientHeight];
     if (width < 20 || height < 20) return;
@@ -355,7 +421,7 @@ class PlaybackView implements View {
       this.base = this.paintBase(this.layout, rows);
       this.baseKey = key;
     }
-    context.fillStyle = colours.background;
+    context.fillStyle = colours.ground;
     context.fillRect(0, 0, width, height);
     const { cellBytes } = this.layout;
     const glow = new Float32Array(columns * rows);
@@ -364,7 +430,8 @@ class PlaybackView implements View {
       if (g < 0.02) continue;
       for (const [offset, bytes] of step.ranges) {
         const last = Math.min(glow.length - 1, Math.floor((offset + bytes - 1) / cellBytes));
-        for (let cell = Math.floor(offset / cellBytes); cell <= last; cell++) if ((glow[cell] as number) < g) glow[cell] = g;
+        for (let cell = Math.floor(offset / cellBytes); cell <= last; cell++)
+          if ((glow[cell] as number) < g) glow[cell] = g;
       }
     }
     context.save();
@@ -406,47 +473,64 @@ class PlaybackView implements View {
     const inFile = Math.ceil(layout.totalBytes / layout.cellBytes);
     for (let cell = 0; cell < Math.min(inFile, layout.columns * rows); cell++) {
       const tensor = tensors[tensorBefore(tensors, (cell + 0.5) * layout.cellBytes)];
-      context.fillStyle = withAlpha(tensor ? colours.component(tensor.component) : colours.line, colours.theme === 'dark' ? 0.22 : 0.28);
-      context.fillRect((cell % layout.columns) * scale, Math.floor(cell / layout.columns) * scale, scale - 1, scale - 1);
+      context.fillStyle = withAlpha(
+        tensor ? colours.component(tensor.component) : colours.line,
+        colours.theme === 'dark' ? 0.22 : 0.28,
+      );
+      context.fillRect(
+        (cell % layout.columns) * scale,
+        Math.floor(cell / layout.columns) * scale,
+        scale - 1,
+        scale - 1,
+      );
     }
     return canvas;
   }
 
-  private drawGrid(current: EvalDetail): void {
+  private drawGrid(current: EvalInfo): void {
     const host = this.gridCanvas.parentElement as HTMLElement;
     const [width, height] = [host.clientWidth, host.clientHeight];
     if (width < 20 || height < 20) return;
     const { info, colours } = this.app;
-    this.parts.grid.textContent = info.experts > 0 ? `layers, and their ${info.experts} experts as the router picks them` : 'layers as they are computed';
+    this.parts.grid.textContent =
+      info.experts > 0
+        ? `layers, and their ${info.experts} experts as the router picks them`
+        : 'layers as they are computed';
     const context = crisp(this.gridCanvas, width, height);
     drawLayerGrid(context, width, height, {
-      layers: info.layers, experts: info.experts, colours, current, step: this.step,
+      layers: info.layers,
+      experts: info.experts,
+      colours,
+      current,
+      step: this.step,
       recent: [...this.recent(current)].map(([step, age]) => [step, this.glow(age)]),
     });
   }
 }
 
-function passesEval(filter: Filter, detail: EvalDetail): boolean {
+function passesEval(filter: Filter, detail: EvalInfo): boolean {
   if (filter.phase && filter.phase !== detail.phase) return false;
   const [from, to] = filter.tokens ?? [0, Number.POSITIVE_INFINITY];
   return !filter.tokens || detail.tokens.some((t) => t.token >= from && t.token <= to);
 }
 
 /** What the filter leaves of a step; null when that is nothing. */
-function filtered(filter: Filter, tensors: readonly Tensor[], step: EvalStep): EvalStep | null {
+function filtered(filter: Filter, tensors: readonly TensorInfo[], step: EvalStep): EvalStep | null {
   if (filter.layer.length > 0 && !filter.layer.includes(step.layer)) return null;
   if (filter.op.length > 0 && !filter.op.includes(step.op)) return null;
   if (filter.component.length === 0 && filter.expert.length === 0) return step;
-  const ranges = step.ranges.filter(([offset, , expert]) =>
-    (filter.expert.length === 0 || filter.expert.includes(expert)) &&
-    (filter.component.length === 0 || filter.component.includes(tensorAt(tensors, offset)?.component ?? '')));
+  const ranges = step.ranges.filter(
+    ([offset, , expert]) =>
+      (filter.expert.length === 0 || filter.expert.includes(expert)) &&
+      (filter.component.length === 0 || filter.component.includes(tensorAt(tensors, offset)?.component ?? '')),
+  );
   if (ranges.length === 0) return null;
   const experts = filter.expert.length === 0 ? step.experts : step.experts.filter((e) => filter.expert.includes(e));
   return { ...step, ranges, experts };
 }
 
 /** The step of that number, or the next one that was executed. */
-function indexOfStep(detail: EvalDetail, number: number): number {
+function indexOfStep(detail: EvalInfo, number: number): number {
   const at = detail.steps.findIndex((step) => step.step >= number);
   return at >= 0 ? at : Math.max(0, detail.steps.length - 1);
 }

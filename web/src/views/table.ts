@@ -3,13 +3,13 @@
  * answer to any SQL query over the run's tables.
  */
 import { ApiError } from '../api';
-import { h, segmented, toolbar, type Segmented } from '../dom';
+import { fill, h, note, segmented, toolbar, type Segmented } from '../dom';
 import * as format from '../format';
 import type { State } from '../state';
-import type { SqlResult, Summary } from '../types';
+import type { Summary } from '../generated/index';
+import type { TimedSqlAnswer } from '../generated/server';
 import type { App, View } from '../view';
-import type { Cell } from './parts/csv';
-import { fill, note } from './parts/dom';
+import type { Cell } from '../csv';
 import { Grid, type Column } from './parts/grid';
 import { QUERIES, TABLES } from './parts/queries';
 import { snapshot } from './parts/snapshot';
@@ -85,7 +85,7 @@ class Table implements View {
     this.control = segmented('rows', SOURCES, (value) => app.setOpt('table.rows', value));
     this.grid = new Grid((row) => this.pick(row), undefined);
     this.box = h('textarea', {
-      class: 'vb-sql',
+      class: 'view-sql',
       rows: 6,
       spellcheck: 'false',
       'aria-label': 'SQL query',
@@ -94,25 +94,25 @@ class Table implements View {
         if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) this.submit();
       },
     });
-    this.message = h('div', { class: 'vb-sql-message', role: 'status' });
+    this.message = h('div', { class: 'view-sql-message', role: 'status' });
     const examples = QUERIES.map(([question, query]) =>
       h('button', { type: 'button', title: query, onclick: () => this.example(query) }, question),
     );
     const tables = TABLES.map(([name, of]) => h('code', { title: of }, name));
     this.editor = h(
       'div',
-      { class: 'vb-editor' },
-      h('div', { class: 'vb-examples', 'aria-label': 'example queries' }, ...examples),
+      { class: 'view-editor' },
+      h('div', { class: 'view-examples', 'aria-label': 'example queries' }, ...examples),
       this.box,
       h(
         'div',
-        { class: 'vb-editor-bar' },
+        { class: 'view-editor-bar' },
         h(
           'button',
-          { type: 'button', class: 'vb-primary', title: 'ctrl-enter', onclick: () => this.submit() },
+          { type: 'button', class: 'view-primary', title: 'ctrl-enter', onclick: () => this.submit() },
           'Run query',
         ),
-        h('span', { class: 'vb-tables' }, 'tables: ', ...tables),
+        h('span', { class: 'view-tables' }, 'tables: ', ...tables),
       ),
       this.message,
     );
@@ -151,7 +151,7 @@ class Table implements View {
   }
 
   exportCanvas(): HTMLCanvasElement {
-    return snapshot(this.root, this.app.colours.background);
+    return snapshot(this.root, this.app.colours.ground);
   }
 
   private async updateSql(state: State): Promise<void> {
@@ -166,7 +166,7 @@ class Table implements View {
     if (document.activeElement !== this.box || this.box.value === '') this.box.value = query;
     this.ran = query;
     fill(this.message, note('running…', 'busy'));
-    let result: SqlResult;
+    let result: TimedSqlAnswer;
     try {
       result = await this.app.api.sql(query);
     } catch (error) {

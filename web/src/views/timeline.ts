@@ -20,7 +20,8 @@ import { drawEvalLines, drawOffsetLegend, drawTokens, laneTicks, TOKEN_BAND_PX }
 import { accessAt, isCovered, paintBytes, paintLanes, paintTokens, spanAt, wanted, type Asked } from '../timeraster';
 import { accessLines, evalLines, nodeKey, offsetsCsv, selectedLine, spanLines, spansCsv } from '../timetext';
 import type { TooltipLine } from '../tooltip';
-import type { ExactAccess, NodesHeader, OffsetsHeader, Raster, Span } from '../types';
+import type { Raster } from '../api';
+import type { ExactAccess, NodeSpan, NodesHeader, OffsetsHeader } from '../generated/index';
 import type { App, View } from '../view';
 
 const MARGIN = { left: 84, right: 34 };
@@ -75,15 +76,28 @@ class TimelineView implements View {
     this.asked = null;
     this.look = '';
     this.evals = new EvalIndex(app.api);
-    const by = segmented('nodes by', [{ value: 'op', text: 'op' }, { value: 'component', text: 'component' }],
-      (value) => app.setOpt('timeline.by', value === 'op' ? null : value));
-    const colour = segmented('offsets by', [
-      { value: 'token', text: 'token', title: 'colour: which token, early to late; strength: bytes' },
-      { value: 'bytes', text: 'bytes', title: 'bytes read per cell' },
-    ], (value) => app.setOpt('timeline.colour', value === 'token' ? null : value));
+    const by = segmented(
+      'nodes by',
+      [
+        { value: 'op', text: 'op' },
+        { value: 'component', text: 'component' },
+      ],
+      (value) => app.setOpt('timeline.by', value === 'op' ? null : value),
+    );
+    const colour = segmented(
+      'offsets by',
+      [
+        { value: 'token', text: 'token', title: 'colour: which token, early to late; strength: bytes' },
+        { value: 'bytes', text: 'bytes', title: 'bytes read per cell' },
+      ],
+      (value) => app.setOpt('timeline.colour', value === 'token' ? null : value),
+    );
     this.marks = new Marks(app);
-    const over = toggles('over', MARK_KINDS.map(({ kind, text, title }) => ({ value: kind, text, title, colour: this.marks.colour(kind) })),
-      (kind) => this.marks.flip(kind as MarkKind));
+    const over = toggles(
+      'over',
+      MARK_KINDS.map(({ kind, text, title }) => ({ value: kind, text, title, colour: this.marks.colour(kind) })),
+      (kind) => this.marks.flip(kind as MarkKind),
+    );
     over.element.hidden = !this.marks.isRecorded;
     this.controls = { by, colour, over };
     const top = h('div', {});
@@ -92,7 +106,12 @@ class TimelineView implements View {
     root.append(toolbar(by.element, colour.element, over.element, this.legend), stage, this.selected);
     this.cover = new Cover(stage);
     const duration = Math.max(1, app.info.totals.duration_nanos);
-    const time = { kind: 'time' as const, limits: [0, duration] as [number, number], shortest: Math.min(duration, 500), hasGrid: false };
+    const time = {
+      kind: 'time' as const,
+      limits: [0, duration] as [number, number],
+      shortest: Math.min(duration, 500),
+      hasGrid: false,
+    };
     const common = {
       colours: () => this.app.colours,
       moves: (plot: Plot) => this.moves(plot),
@@ -104,7 +123,13 @@ class TimelineView implements View {
       label: 'nodes by layer over time',
       // Marks only: the texts stand below the other plot.
       x: { ...time, label: '', ticks: (...a) => axisTicks({ kind: 'time' }, ...a).map(({ at }) => ({ at, text: '' })) },
-      y: { label: '', kind: 'names', limits: [0, Math.max(1, app.info.layers.length)], isFixed: true, ticks: (_low, _high, pixels) => laneTicks(this.app.info.layers, pixels) },
+      y: {
+        label: '',
+        kind: 'names',
+        limits: [0, Math.max(1, app.info.layers.length)],
+        isFixed: true,
+        ticks: (_low, _high, pixels) => laneTicks(this.app.info.layers, pixels),
+      },
       margin: { ...MARGIN, top: 16 + TOKEN_BAND_PX, bottom: 6 },
       draw: (context) => this.drawLanes(context),
       decorate: (pen, plot) => drawTokens(pen, plot, this.evals, (token) => this.tokenShare(token), app),
@@ -162,7 +187,13 @@ class TimelineView implements View {
     lanes.reframe();
     offsets.reframe();
     const { asked } = this;
-    if (isSameLook && asked?.question === question && isCovered(asked.time, lanes.x) && isCovered(asked.range, offsets.y)) return;
+    if (
+      isSameLook &&
+      asked?.question === question &&
+      isCovered(asked.time, lanes.x) &&
+      isCovered(asked.range, offsets.y)
+    )
+      return;
     await this.fetch({ question, time: wanted(lanes.x), range: wanted(offsets.y) }, state.filter);
   }
 
@@ -170,7 +201,8 @@ class TimelineView implements View {
   private async fetch(asked: Question, filter: Filter): Promise<void> {
     const { lanes, offsets, app } = this;
     const [[t0, t1], [o0, o1]] = [asked.time.window, asked.range.window];
-    const pixels = (part: number, whole: number, px: number) => Math.max(1, Math.min(4096, Math.round((part / whole) * px)));
+    const pixels = (part: number, whole: number, px: number) =>
+      Math.max(1, Math.min(4096, Math.round((part / whole) * px)));
     const w = pixels(t1 - t0, lanes.x.span, lanes.innerWidth);
     const rows = pixels(o1 - o0, offsets.y.span, offsets.innerHeight / 2);
     const round = ++this.round;
@@ -213,7 +245,9 @@ class TimelineView implements View {
     this.nodes = { header, layer: header.kind === 'raster' ? paintLanes(header, values, info.ops, colours) : null };
     const key = nodeKey(header, this.by, info.ops, colours);
     // While the plot moves, mostly the same: then the page need not be laid out again.
-    const isSameKey = key.length === this.legend.children.length && key.every((item, i) => item.isEqualNode(this.legend.children[i] ?? null));
+    const isSameKey =
+      key.length === this.legend.children.length &&
+      key.every((item, i) => item.isEqualNode(this.legend.children[i] ?? null));
     if (!isSameKey) this.legend.replaceChildren(...key);
     this.lanes.redraw();
   }
@@ -228,11 +262,21 @@ class TimelineView implements View {
   onKey(event: KeyboardEvent): boolean {
     switch (event.key) {
       // A node that cannot be had leaves the selection where it is.
-      case '[': this.selectNeighbour(-1).catch(() => undefined); return true;
-      case ']': this.selectNeighbour(1).catch(() => undefined); return true;
-      case 'x': this.marks.flip('faults'); return true;
-      case 'r': this.marks.flip('reads'); return true;
-      case 'z': this.zoomToSelected().catch(() => undefined); return true;
+      case '[':
+        this.selectNeighbour(-1).catch(() => undefined);
+        return true;
+      case ']':
+        this.selectNeighbour(1).catch(() => undefined);
+        return true;
+      case 'x':
+        this.marks.flip('faults');
+        return true;
+      case 'r':
+        this.marks.flip('reads');
+        return true;
+      case 'z':
+        this.zoomToSelected().catch(() => undefined);
+        return true;
       case 'Enter':
         if (this.app.state.eval === null) return false;
         this.app.setState({ view: 'playback' });
@@ -241,16 +285,17 @@ class TimelineView implements View {
         if (this.app.state.eval === null) return false;
         this.app.setState({ eval: null, step: null });
         return true;
-      default: return this.offsets.onKey(event);
+      default:
+        return this.offsets.onKey(event);
     }
   }
 
   exportCanvas(): HTMLCanvasElement {
-    return stackCanvases([this.lanes.canvas, this.offsets.canvas], this.app.colours.background);
+    return stackCanvases([this.lanes.canvas, this.offsets.canvas], this.app.colours.ground);
   }
 
   exportSvg(): string {
-    return svgDocument([this.lanes.svg(), this.offsets.svg()], this.app.colours.background);
+    return svgDocument([this.lanes.svg(), this.offsets.svg()], this.app.colours.ground);
   }
 
   exportCsv(): string {
@@ -278,10 +323,10 @@ class TimelineView implements View {
   private moved(): void {
     const { x } = this.lanes;
     const { y } = this.offsets;
-    this.app.setState({
-      time: x.isWhole ? null : [x.low, x.high],
-      offset: y.isWhole ? null : [y.low, y.high],
-    }, { replace: true, atOnce: true });
+    this.app.setState(
+      { time: x.isWhole ? null : [x.low, x.high], offset: y.isWhole ? null : [y.low, y.high] },
+      { replace: true, atOnce: true },
+    );
   }
 
   private paintReads(raster: Raster<OffsetsHeader>): RasterLayer {
@@ -299,7 +344,7 @@ class TimelineView implements View {
     return this.app.info.layers.indexOf(layer);
   }
 
-  private spanColour(span: Span): string {
+  private spanColour(span: NodeSpan): string {
     return this.by === 'op' ? this.app.colours.op(span.op) : this.app.colours.component(span.component);
   }
 
@@ -350,7 +395,8 @@ class TimelineView implements View {
     const borders = layerRanges(info.tensors).filter((range) => range.end > plot.y.low && range.begin < plot.y.high);
     context.fillStyle = colours.grid;
     if (borders.length < plot.innerHeight / 5) {
-      for (const range of borders) context.fillRect(plot.margin.left, Math.round(plot.py(range.begin)), plot.innerWidth, 1);
+      for (const range of borders)
+        context.fillRect(plot.margin.left, Math.round(plot.py(range.begin)), plot.innerWidth, 1);
     }
     if (!reads) return;
     // Below marks of the kernel the accesses step back.
@@ -362,9 +408,10 @@ class TimelineView implements View {
       const y0 = plot.py(access.offset);
       const width = Math.max(1.5, plot.px(access.end) - x0);
       const height = Math.max(1.5, plot.py(access.offset + access.bytes) - y0);
-      context.fillStyle = this.colour === 'token'
-        ? css(colours.time, this.tokenShare(access.token ?? 0))
-        : colours.component(this.tensorOf(access)?.component ?? null);
+      context.fillStyle =
+        this.colour === 'token'
+          ? css(colours.time, this.tokenShare(access.token ?? 0))
+          : colours.component(this.tensorOf(access)?.component ?? null);
       context.fillRect(x0, y0, width, height);
       if (access.eval === state.eval && access.step === state.step) {
         context.strokeStyle = colours.text;
@@ -376,7 +423,7 @@ class TimelineView implements View {
     this.marks.draw(context, plot);
   }
 
-  private spanAt(point: PlotPoint): Span | null {
+  private spanAt(point: PlotPoint): NodeSpan | null {
     const header = this.nodes?.header;
     const layer = this.app.info.layers[Math.floor(point.y)];
     if (header?.kind !== 'spans' || layer === undefined) return null;
@@ -401,8 +448,14 @@ class TimelineView implements View {
     this.setCursors(point?.x ?? null, null);
     if (!point) return this.app.tooltip.hide();
     const span = this.spanAt(point);
-    if (span) return this.app.tooltip.show(point.clientX, point.clientY, `${span.op} ${span.name}`,
-      [...spanLines(span), ...this.evalLines((span.begin + span.end) / 2)], this.spanColour(span));
+    if (span)
+      return this.app.tooltip.show(
+        point.clientX,
+        point.clientY,
+        `${span.op} ${span.name}`,
+        [...spanLines(span), ...this.evalLines((span.begin + span.end) / 2)],
+        this.spanColour(span),
+      );
     const { tooltip, info } = this.app;
     const layer = info.layers[Math.floor(point.y)] ?? null;
     const lines: TooltipLine[] = [['time', format.exactNanos(point.x)], ...this.evalLines(point.x)];
@@ -442,9 +495,16 @@ class TimelineView implements View {
       lines.push(['time', format.exactNanos(point.x)], ['offset', `${format.integer(offset)} (${format.hex(offset)})`]);
     }
     lines.push(...this.marks.lines(point));
-    if (tensor) lines.push(['layer', tensor.layer === null ? 'none' : String(tensor.layer)], ['component', tensor.component]);
+    if (tensor)
+      lines.push(['layer', tensor.layer === null ? 'none' : String(tensor.layer)], ['component', tensor.component]);
     lines.push(...this.evalLines(access ? (access.begin + access.end) / 2 : point.x));
-    tooltip.show(point.clientX, point.clientY, tensor?.name ?? 'no tensor', lines, tensor ? colours.component(tensor.component) : undefined);
+    tooltip.show(
+      point.clientX,
+      point.clientY,
+      tensor?.name ?? 'no tensor',
+      lines,
+      tensor ? colours.component(tensor.component) : undefined,
+    );
   }
 
   private clickLanes(point: PlotPoint): void {
@@ -503,15 +563,27 @@ class TimelineView implements View {
   /** The line below: exact values of the selected node, from its evaluation. */
   private async showSelected(state: State): Promise<void> {
     if (state.eval === null) {
-      this.selected.replaceChildren(h('span', { class: 'hint' }, 'click a node or an access to select it; wheel zooms, drag pans, Shift-drag zooms to a range'));
+      this.selected.replaceChildren(
+        h(
+          'span',
+          { class: 'hint' },
+          'click a node or an access to select it; wheel zooms, drag pans, Shift-drag zooms to a range',
+        ),
+      );
       return;
     }
     try {
       const detail = await this.app.api.evaluation(state.eval, 'selected');
       const step = detail.steps.find((s) => s.step === state.step) ?? detail.steps[0];
       if (!step) return;
-      this.selected.replaceChildren(...selectedLine(detail, step),
-        h('button', { type: 'button', class: 'quiet', onclick: () => this.app.setState({ view: 'playback' }) }, '▶ play from here'));
+      this.selected.replaceChildren(
+        ...selectedLine(detail, step),
+        h(
+          'button',
+          { type: 'button', class: 'quiet', onclick: () => this.app.setState({ view: 'playback' }) },
+          '▶ play from here',
+        ),
+      );
     } catch {
       this.selected.replaceChildren(h('span', { class: 'hint' }, `evaluation ${state.eval} is not in this run`));
     }

@@ -28,7 +28,7 @@ export function bars(
     name(bar),
     h(
       'span',
-      { class: 'vb-track' },
+      { class: 'view-track' },
       ...bar.parts
         .filter((part) => part.value > 0)
         .map((part) => {
@@ -37,9 +37,9 @@ export function bars(
           return box;
         }),
     ),
-    h('span', { class: 'vb-bar-label' }, bar.label),
+    h('span', { class: 'view-bar-label' }, bar.label),
   ]);
-  return h('div', { class: options.isDense ? 'vb-bars vb-dense' : 'vb-bars' }, ...rows);
+  return h('div', { class: options.isDense ? 'view-bars view-dense' : 'view-bars' }, ...rows);
 }
 
 export interface Change {
@@ -62,25 +62,25 @@ export function changes(
     const width = (50 * Math.abs(change)) / most;
     const box = segment(change < 0 ? colours.less : colours.more, width);
     box.style.marginLeft = change < 0 ? `${50 - width}%` : '50%';
-    const track = h('span', { class: 'vb-track vb-track-zero' }, box);
+    const track = h('span', { class: 'view-track view-track-zero' }, box);
     if (hover) {
       track.addEventListener('pointermove', (event) => hover(event, one));
       track.addEventListener('pointerleave', () => hover(null, one));
     }
-    return [name(one), track, h('span', { class: 'vb-bar-label' }, one.label)];
+    return [name(one), track, h('span', { class: 'view-bar-label' }, one.label)];
   });
-  return h('div', { class: 'vb-bars' }, ...rows);
+  return h('div', { class: 'view-bars' }, ...rows);
 }
 
 function name(bar: { name: string; onClick?: () => void }): HTMLElement {
   const click = bar.onClick;
   return click
-    ? h('button', { type: 'button', class: 'vb-bar-name', title: `filter by ${bar.name}`, onclick: click }, bar.name)
-    : h('span', { class: 'vb-bar-name', title: bar.name }, bar.name);
+    ? h('button', { type: 'button', class: 'view-bar-name', title: `filter by ${bar.name}`, onclick: click }, bar.name)
+    : h('span', { class: 'view-bar-name', title: bar.name }, bar.name);
 }
 
 function segment(colour: string, percent: number): HTMLElement {
-  const box = h('span', { class: 'vb-part' });
+  const box = h('span', { class: 'view-part' });
   box.style.width = `${percent}%`;
   box.style.background = colour;
   return box;

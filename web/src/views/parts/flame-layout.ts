@@ -1,5 +1,5 @@
 /** The flame graph's tree as flat arrays: drawing and searching touch no objects. */
-import type { FlameNode } from '../../types';
+import type { Flame } from '../../generated/index';
 
 export interface Frames {
   count: number;
@@ -14,9 +14,9 @@ export interface Frames {
 }
 
 /** Larger children stand left, so that zooming finds the same order again. */
-export function layOut(root: FlameNode): Frames {
+export function layOut(root: Flame): Frames {
   let count = 0;
-  const counted: FlameNode[] = [root];
+  const counted: Flame[] = [root];
   for (let node = counted.pop(); node; node = counted.pop()) {
     count++;
     for (const child of node.children ?? []) counted.push(child);
@@ -33,7 +33,7 @@ export function layOut(root: FlameNode): Frames {
   };
   const total = root.value > 0 ? root.value : 1;
   let next = 0;
-  const place = (node: FlameNode, parent: number, depth: number, begin: number): void => {
+  const place = (node: Flame, parent: number, depth: number, begin: number): void => {
     const at = next++;
     frames.begin[at] = begin;
     frames.width[at] = node.value / total;

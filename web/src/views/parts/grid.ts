@@ -2,9 +2,8 @@
  * A table that sorts by a click on a heading and filters while one types. Only
  * the rows in sight are elements, so ten thousand rows scroll like ten.
  */
-import { h } from '../../dom';
-import { csv, type Cell } from './csv';
-import { fill } from './dom';
+import { fill, h } from '../../dom';
+import { csv, type Cell } from '../../csv';
 
 export interface Column {
   name: string;
@@ -44,20 +43,20 @@ export class Grid {
   ) {
     this.filterBox = h('input', {
       type: 'search',
-      class: 'vb-grid-filter',
+      class: 'view-grid-filter',
       placeholder: 'filter rows: text, or bytes > 1000',
       'aria-label': 'filter rows',
       title: 'keeps rows that hold this text; “column > number” (also <, >=, <=, =) compares a column',
       oninput: () => this.arrange(),
     });
-    this.count = h('span', { class: 'vb-grid-count' });
-    this.head = h('div', { class: 'vb-grid-head', role: 'row' });
+    this.count = h('span', { class: 'view-grid-count' });
+    this.head = h('div', { class: 'view-grid-head', role: 'row' });
     this.spaceAbove = h('div');
     this.spaceBelow = h('div');
     this.body = h('div', { role: 'rowgroup' });
     this.scroller = h(
       'div',
-      { class: 'vb-grid-scroll', tabindex: '0', role: 'table', onscroll: () => this.later() },
+      { class: 'view-grid-scroll', tabindex: '0', role: 'table', onscroll: () => this.later() },
       this.head,
       this.spaceAbove,
       this.body,
@@ -65,8 +64,8 @@ export class Grid {
     );
     this.element = h(
       'div',
-      { class: 'vb-grid' },
-      h('div', { class: 'vb-grid-bar' }, this.filterBox, this.count),
+      { class: 'view-grid' },
+      h('div', { class: 'view-grid-bar' }, this.filterBox, this.count),
       this.scroller,
     );
     this.watcher = new ResizeObserver(() => this.later());
@@ -83,7 +82,7 @@ export class Grid {
     this.rows = rows;
     this.largest = columns.map((_, at) => rows.reduce((most, row) => Math.max(most, Number(row[at]) || 0), 0));
     this.element.style.setProperty(
-      '--vb-columns',
+      '--view-columns',
       columns.map((column) => (column.isNumber ? 'minmax(8em, 1fr)' : 'minmax(10em, 2fr)')).join(' '),
     );
     this.arrange();
@@ -141,7 +140,7 @@ export class Grid {
     );
     return h(
       'div',
-      { role: 'columnheader', 'aria-sort': direction, class: column.isNumber ? 'vb-number' : null },
+      { role: 'columnheader', 'aria-sort': direction, class: column.isNumber ? 'view-number' : null },
       button,
     );
   }
@@ -168,11 +167,11 @@ export class Grid {
       const text = isMissing ? '–' : (column.show?.(value) ?? String(value));
       const cell = h(
         'div',
-        { role: 'cell', class: column.isNumber ? 'vb-number' : null, title: isMissing ? 'no value' : exact(value) },
+        { role: 'cell', class: column.isNumber ? 'view-number' : null, title: isMissing ? 'no value' : exact(value) },
         h('span', {}, text),
       );
       if (column.hasBar) {
-        const bar = h('i', { class: 'vb-cell-bar' });
+        const bar = h('i', { class: 'view-cell-bar' });
         bar.style.width = `${(100 * (Number(value) || 0)) / (this.largest[at] || 1)}%`;
         cell.prepend(bar);
       }
@@ -182,7 +181,7 @@ export class Grid {
       'div',
       {
         role: 'row',
-        class: pick ? 'vb-row vb-row-pick' : 'vb-row',
+        class: pick ? 'view-row view-row-pick' : 'view-row',
         title: this.pickTitle,
         onclick: pick && (() => pick(values)),
       },

@@ -4,7 +4,7 @@ import { withAlpha, type Colours } from '../../colours';
 import * as format from '../../format';
 import type { Plot } from '../../plot';
 import type { Tick } from '../../ticks';
-import type { HeatmapRow } from '../../types';
+import type { HeatmapRow } from '../../generated/index';
 import { shortName, tokenName, type Rows } from './heat-options';
 import type { TokenTexts } from './token-texts';
 
@@ -21,7 +21,7 @@ export function drawSeparators(
 ): void {
   const pixels = on.innerHeight / on.y.span;
   if (pixels < 2) return;
-  context.fillStyle = withAlpha(colours.background, pixels >= 6 ? 0.9 : 0.5);
+  context.fillStyle = withAlpha(colours.ground, pixels >= 6 ? 0.9 : 0.5);
   const first = Math.max(1, Math.floor(on.y.low));
   const end = Math.min(rows.length, Math.ceil(on.y.high));
   for (let at = first; at < end; at++) {

@@ -2,7 +2,7 @@
 import type { Scale as Growth } from '../../canvas';
 import * as format from '../../format';
 import type { State } from '../../state';
-import type { HeatmapRow, RunInfo, Token } from '../../types';
+import type { HeatmapRow, Info, TokenInfo } from '../../generated/index';
 import { isGrowth } from './scale';
 
 export type Rows = 'layer' | 'tensor' | 'expert';
@@ -34,7 +34,7 @@ export const METRICS = [
   { value: 'weight', text: 'router weight', title: 'mean weight that the router gave the expert' },
 ] as const;
 
-export function optionsOf(state: State, info: RunInfo): HeatOptions {
+export function optionsOf(state: State, info: Info): HeatOptions {
   const kind = state.opt['heatmaps.rows'];
   const chosen: Rows = kind === 'tensor' || kind === 'expert' ? kind : 'layer';
   const usual = chosen === 'expert' ? 'accesses' : 'bytes';
@@ -83,7 +83,7 @@ export function shownValue(metric: string, value: number): string {
 }
 
 /** Where the recorder did not know the vocabulary there is only the id. */
-export function tokenName(of: Token): string {
+export function tokenName(of: TokenInfo): string {
   return of.text === null ? `#${of.id}` : format.tokenText(of.text);
 }
 

@@ -1,30 +1,20 @@
-/** Lines over a common x by uPlot: hover reads exact values in the key below. */
+/** The lines of a chart of the server's by uPlot: hover reads exact values in the key below. */
 import uPlot from 'uplot';
-import type { Colours } from '../../colours';
+import { dashOf, type Colours } from '../../colours';
 import { FONT } from '../../canvas';
 import { h } from '../../dom';
-
-export type LineUnit = 'bytes' | 'count' | 'share';
-
-export interface Line {
-  name: string;
-  colour: string;
-  values: readonly (number | null)[];
-  dash?: number[];
-  isStepped?: boolean;
-  fill?: string;
-  hasPoints?: boolean;
-}
+import * as format from '../../format';
+import type { Axis, LineChart } from '../../generated/charts';
 
 export interface LinesOptions {
   height: number;
-  x: { name: string; unit: LineUnit; format: (value: number) => string };
-  y: { name: string; unit: LineUnit; format: (value: number) => string; most?: number };
+  /** Values hold until the next point. */
+  isStepped?: boolean;
   onClick?: (x: number) => void;
 }
 
 export class Lines {
-  readonly element = h('div', { class: 'vb-lines' });
+  readonly element = h('div', { class: 'view-lines' });
   private chart: uPlot | null = null;
   private marked: number | null = null;
   private accent = '';
@@ -39,53 +29,55 @@ export class Lines {
     this.watcher.observe(this.element);
   }
 
-  show(xs: readonly number[], lines: readonly Line[], colours: Colours): void {
+  show(of: LineChart, colours: Colours): void {
     this.chart?.destroy();
     this.accent = colours.accent;
-    const { x, y, height } = this.options;
+    const { height, isStepped } = this.options;
     const stepped = uPlot.paths.stepped?.({ align: 1 });
-    const axis = (of: typeof x): uPlot.Axis => ({
+    const { xs, rows } = aligned(of);
+    const text = (axis: Axis) => (_: uPlot, value: number | null | undefined) =>
+      value === null || value === undefined ? '' : format.byUnit(axis.unit, value);
+    const axis = (one: Axis): uPlot.Axis => ({
       stroke: colours.muted,
       font: FONT,
-      label: of.name,
+      label: one.label,
       labelFont: FONT,
       labelSize: 16,
       labelGap: 0,
       grid: { stroke: colours.grid, width: 1 },
       ticks: { stroke: colours.line, width: 1, size: 4 },
-      values: (_, ticks) => ticks.map((tick) => of.format(tick)),
-      ...(of.unit === 'bytes' ? { incrs: POWERS } : {}),
+      values: (_, ticks) => ticks.map((tick) => format.byUnit(one.unit, tick)),
+      ...(one.unit === 'bytes' ? { incrs: POWERS } : {}),
     });
     const chart = new uPlot(
       {
         width: Math.max(200, this.element.clientWidth),
         height,
         padding: [8, 24, 0, 0],
-        scales: {
-          x: { time: false },
-          y: { range: (_, __, most) => [0, y.most ?? (most > 0 ? most * 1.05 : 1)] },
-        },
+        scales: { x: { time: false }, y: { range: [of.y.min, of.y.max] } },
         axes: [
-          { ...axis(x), size: 26 },
-          { ...axis(y), size: 70 },
+          { ...axis(of.x), size: 26 },
+          { ...axis(of.y), size: 70 },
         ],
         series: [
-          { label: x.name, value: (_, value) => (value === null || value === undefined ? '' : x.format(value)) },
-          ...lines.map((line): uPlot.Series => ({
-            label: line.name,
-            stroke: line.colour,
-            width: 2,
-            dash: line.dash,
-            fill: line.fill,
-            paths: line.isStepped ? stepped : undefined,
-            points: { show: line.hasPoints ?? xs.length <= 32, size: 5, fill: line.colour },
-            value: (_, value) => (value === null || value === undefined ? '' : y.format(value)),
-          })),
+          { label: of.x.label, value: text(of.x) },
+          ...of.lines.map((line): uPlot.Series => {
+            const colour = colours.component(line.category);
+            return {
+              label: line.name,
+              stroke: colour,
+              width: 2,
+              dash: dashOf(line.category),
+              paths: isStepped ? stepped : undefined,
+              points: { show: xs.length <= 32, size: 5, fill: colour },
+              value: text(of.y),
+            };
+          }),
         ],
         cursor: { drag: { x: true, y: false }, points: { size: 8 } },
-        hooks: { draw: [(of) => this.drawMark(of)] },
+        hooks: { draw: [(drawn) => this.drawMark(drawn)] },
       },
-      [[...xs], ...lines.map((line) => [...line.values])] as uPlot.AlignedData,
+      [xs, ...rows] as uPlot.AlignedData,
       this.element,
     );
     this.chart = chart;
@@ -129,3 +121,13 @@ export class Lines {
 }
 
 const POWERS = [...Array(50).keys()].map((power) => 2 ** power);
+
+/** All x of all lines once, and each line's values there; null where it has none. */
+export function aligned(of: LineChart): { xs: number[]; rows: (number | null)[][] } {
+  const xs = [...new Set(of.lines.flatMap((line) => line.points.map(([x]) => x)))].sort((a, b) => a - b);
+  const rows = of.lines.map((line) => {
+    const known = new Map(line.points);
+    return xs.map((x) => known.get(x) ?? null);
+  });
+  return { xs, rows };
+}

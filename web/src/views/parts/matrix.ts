@@ -41,7 +41,7 @@ export interface MatrixSpot {
 
 const [LEFT, TOP, BOTTOM] = [72, 34, 8];
 const SIDE_PIXELS = { least: 132, most: 330 };
-const MOST_CELL = { width: 56, height: 26, square: 34 };
+const MAX_CELL = { width: 56, height: 26, square: 34 };
 /** Cells this large have lines between them. */
 const LINE_PIXELS = 7;
 /** Rows share about this height, but none gets thinner than three pixels. */
@@ -49,7 +49,7 @@ const WANTED_HEIGHT = 560;
 
 export class Matrix {
   readonly element: HTMLElement;
-  private readonly canvas = h('canvas', { class: 'vb-matrix-canvas', role: 'img' });
+  private readonly canvas = h('canvas', { class: 'view-matrix-canvas', role: 'img' });
   private readonly watcher: ResizeObserver;
   private data: MatrixData | null = null;
   private image: HTMLCanvasElement | null = null;
@@ -65,7 +65,7 @@ export class Matrix {
       click?: (spot: MatrixSpot) => void;
     } = {},
   ) {
-    this.element = h('div', { class: 'vb-matrix' }, this.canvas);
+    this.element = h('div', { class: 'view-matrix' }, this.canvas);
     this.canvas.addEventListener('pointermove', (event) => this.point(event));
     this.canvas.addEventListener('pointerleave', (event) => this.leave(event));
     this.canvas.addEventListener('click', (event) => {
@@ -105,9 +105,9 @@ export class Matrix {
     if (this.width < 50) return;
     const sides = data.sides ?? [];
     const room = this.width - LEFT - sides.length * SIDE_PIXELS.least - 28;
-    const width = Math.max(0.5, Math.min(MOST_CELL.width, room / Math.max(1, data.columns.length)));
-    const even = Math.max(3, Math.min(MOST_CELL.height, WANTED_HEIGHT / Math.max(1, data.rows.length)));
-    const square = Math.min(width, MOST_CELL.square);
+    const width = Math.max(0.5, Math.min(MAX_CELL.width, room / Math.max(1, data.columns.length)));
+    const even = Math.max(3, Math.min(MAX_CELL.height, WANTED_HEIGHT / Math.max(1, data.rows.length)));
+    const square = Math.min(width, MAX_CELL.square);
     this.cell = data.isSquare
       ? { width: whole(square), height: whole(square) }
       : { width: whole(width), height: whole(even) };

@@ -1,10 +1,9 @@
 /** Bars of a comparison of two runs, per token. */
 import { css } from '../../colours';
-import { h } from '../../dom';
+import { h, key, note } from '../../dom';
 import * as format from '../../format';
 import type { App } from '../../view';
 import { bars, changes } from './bars';
-import { key, note } from './dom';
 import type { Moved } from './results';
 
 export type Measure = 'bytes' | 'nanos';
@@ -75,7 +74,7 @@ export function movedBars(
     })),
   );
   const chart = bars(two, { isDense: true, hover: (event, bar) => tip(event, (bar as (typeof two)[number]).one) });
-  chart.classList.add('vb-twos');
+  chart.classList.add('view-twos');
   return h(
     'div',
     {},

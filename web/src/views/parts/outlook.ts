@@ -1,10 +1,9 @@
 /** Parts of the memory view: the outlook at one budget, and the distances of reuse. */
 import { withAlpha } from '../../colours';
-import { h } from '../../dom';
+import { figures, h } from '../../dom';
 import * as format from '../../format';
 import type { App } from '../../view';
 import { bars, type Bar } from './bars';
-import { figures } from './dom';
 import type { Memory, Reuse, Strategy } from './results';
 
 const STRATEGY_NAMES: Record<string, [name: string, title: string]> = {
@@ -26,7 +25,7 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
   const budget = answer.opportunities.budgets[at];
   if (!budget) return [];
   const { machine, generated_tokens: tokens, used_bytes_per_token: used } = answer.opportunities;
-  const rows = budget.strategies.map((one, index): Bar & { one: Strategy } => ({
+  const rows = budget.strategies.map((one): Bar & { one: Strategy } => ({
     one,
     name: strategyName(one.strategy),
     label:
@@ -37,9 +36,13 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
       {
         name: one.strategy === 'page_cache' ? 'by page faults' : 'known in advance',
         value: (one.disk_bytes_per_token ?? 0) - one.routed_bytes_per_token,
-        colour: app.colours.category(index),
+        colour: app.colours.way(one.strategy),
       },
-      { name: 'after the router', value: one.routed_bytes_per_token, colour: withAlpha(app.colours.category(index), 0.55) },
+      {
+        name: 'after the router',
+        value: one.routed_bytes_per_token,
+        colour: withAlpha(app.colours.way(one.strategy), 0.55),
+      },
     ],
   }));
   const chart = bars(
@@ -48,7 +51,9 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
       {
         name: 'least possible',
         label: `${format.bytes(budget.least_disk_bytes_per_token)} / token`,
-        parts: [{ name: 'Belady over pages', value: budget.least_disk_bytes_per_token, colour: app.colours.muted }],
+        parts: [
+          { name: 'Belady over pages', value: budget.least_disk_bytes_per_token, colour: app.colours.way('belady') },
+        ],
       },
     ],
     {
@@ -65,7 +70,7 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
   const verdicts = rows.map(({ one }) =>
     h(
       'li',
-      { class: one.strategy === budget.best ? 'vb-best' : null, title: STRATEGY_NAMES[one.strategy]?.[1] },
+      { class: one.strategy === budget.best ? 'view-best' : null, title: STRATEGY_NAMES[one.strategy]?.[1] },
       h('b', {}, strategyName(one.strategy)),
       ` ${one.verdict.reason}${one.speedup === null || one.verdict.help === 'baseline' ? '' : ` (${one.speedup.toFixed(2)}× the page cache)`}`,
       one.strategy === budget.best ? ' – best' : '',
@@ -73,7 +78,7 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
   );
   return [
     chart,
-    h('ul', { class: 'vb-verdicts' }, ...verdicts),
+    h('ul', { class: 'view-verdicts' }, ...verdicts),
     figures(
       { value: format.bytes(used), name: 'weights that a token uses', title: `${format.integer(used)} bytes` },
       {

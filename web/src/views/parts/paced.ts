@@ -2,6 +2,8 @@
  * Answers of the analyses, which take seconds. A live run grows every second:
  * while it does, they are asked for again at most every ten, one at a time.
  */
+import type { Api } from '../../api';
+import type { LineChart } from '../../generated/charts';
 import type { App } from '../../view';
 
 const PACE_MS = 10_000;
@@ -28,6 +30,11 @@ export function paced<T>(app: App, name: string, ask: () => Promise<T>): Promise
     () => known.delete(key),
   );
   return answer;
+}
+
+/** A chart that the report has too. */
+export function pacedChart(app: App, ...asked: Parameters<Api['chart']>): Promise<LineChart | null> {
+  return paced(app, `chart ${JSON.stringify(asked)}`, () => app.api.chart(...asked));
 }
 
 function isTooSoon(app: App, last: Known): boolean {

@@ -3,13 +3,12 @@
  * waits or fails does not hold up the others.
  */
 import { isAbort } from '../../api';
-import { h } from '../../dom';
+import { fill, h, note } from '../../dom';
 import type { App } from '../../view';
-import { fill, note } from './dom';
 import { snapshot } from './snapshot';
 
 export class Panels {
-  readonly element = h('div', { class: 'vb-panels' });
+  readonly element = h('div', { class: 'view-panels' });
   private readonly closers: (() => void)[] = [];
 
   constructor(
@@ -33,7 +32,7 @@ export class Panels {
   }
 
   picture(): HTMLCanvasElement {
-    return snapshot(this.element, this.app.colours.background);
+    return snapshot(this.element, this.app.colours.ground);
   }
 }
 
@@ -48,7 +47,7 @@ export class Slot {
     private readonly content: HTMLElement,
     private readonly waiting = 'computing…',
   ) {
-    this.element = h('div', { class: 'vb-slot' }, this.status, content);
+    this.element = h('div', { class: 'view-slot' }, this.status, content);
   }
 
   /** Awaits and shows; a sentence from `show` stands instead of the content. */

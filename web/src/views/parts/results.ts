@@ -29,22 +29,6 @@ export interface Reuse {
   quantiles: { share: number; distance_bytes: number }[];
 }
 
-export const CACHES = ['lru', 'lfu', 'lfu_aged', 'belady'] as const;
-export type Cache = (typeof CACHES)[number];
-
-export interface ExpertCaches {
-  layers: { layer: number; experts: number; expert_bytes: number }[];
-  uses: Scoped<number>;
-  cold: Scoped<number>;
-  points: {
-    slots_per_layer: number;
-    slots: number;
-    bytes: number;
-    global: Record<Cache, Scoped<number>>;
-    per_layer: Record<Cache, Scoped<number>>;
-  }[];
-}
-
 export interface Strategy {
   strategy: string;
   disk_bytes_per_token: number | null;
@@ -65,15 +49,8 @@ export interface Opportunities {
   budgets: { budget_bytes: number; least_disk_bytes_per_token: number; strategies: Strategy[]; best: string | null }[];
 }
 
-export interface Timeline<T> {
-  every: number;
-  points: T[];
-  seen: number;
-}
-
 export interface WorkingSet {
   windows: { evaluations: number; complete: number; mean_bytes: number; min_bytes: number; max_bytes: number }[];
-  cumulative: Timeline<{ eval: number; tokens: number; distinct_bytes: number }>;
   distinct_bytes: number;
 }
 
@@ -84,7 +61,6 @@ export interface Memory {
   reuse_generate: Reuse;
   page_reuse: Reuse;
   page_reuse_generate: Reuse;
-  expert_caches: ExpertCaches | null;
   opportunities: Opportunities;
   working_set: WorkingSet;
   distinct_bytes: number;
@@ -94,13 +70,12 @@ export interface Attention {
   projections: { of: string; read_bytes: number; written_bytes: number }[];
   heads: { layer: number; of: string; head: number; read_bytes: number; written_bytes: number }[];
   unassigned_bytes: number;
-  kv_growth: Timeline<{
-    eval: number;
-    tokens: number;
-    context_tokens: number;
-    read_bytes: number;
-    written_bytes: number;
-  }>;
+}
+
+export interface Preference {
+  layer: number;
+  expert: number;
+  prefers: { token_id: number; text: string; choices: number; occurrences: number; lift: number }[];
 }
 
 export interface Moved {

@@ -2,6 +2,7 @@
 import { scaled, unscaled, type Scale as Growth } from '../../canvas';
 import type { Colours, Table } from '../../colours';
 import { h } from '../../dom';
+import { MIN_SHARE } from '../../generated/palette';
 
 export const GROWTHS = [
   { value: 'linear', text: 'linear', title: 'colour grows with the value' },
@@ -22,7 +23,7 @@ export function isGrowth(text: string | undefined): text is Growth {
 }
 
 /** What was read at all must differ from what was not. */
-const LEAST_COLOUR = 12;
+const MIN_COLOUR = Math.round(MIN_SHARE * 255);
 
 /** 0xAABBGGRR of a value; transparent for NaN, about which nothing is known. */
 export function shade(scale: Scale, value: number): number {
@@ -32,12 +33,12 @@ export function shade(scale: Scale, value: number): number {
     return scale.table[Math.round(value < 0 ? 128 - size : 128 + size)] as number;
   }
   if (value <= 0) return scale.table[0] as number;
-  return scale.table[Math.max(LEAST_COLOUR, (scaled(value, scale.most, scale.growth) * 255) | 0)] as number;
+  return scale.table[Math.max(MIN_COLOUR, (scaled(value, scale.most, scale.growth) * 255) | 0)] as number;
 }
 
 /** A strip of the scale's colours; ends and middle are named. */
 export function legend(scale: Scale, title: string, format: (value: number) => string): HTMLElement {
-  const canvas = h('canvas', { class: 'vb-legend-strip', width: 256, height: 1, 'aria-hidden': 'true' });
+  const canvas = h('canvas', { class: 'view-legend-strip', width: 256, height: 1, 'aria-hidden': 'true' });
   const pen = canvas.getContext('2d') as CanvasRenderingContext2D;
   const image = pen.createImageData(256, 1);
   new Uint32Array(image.data.buffer).set(scale.table);
@@ -46,12 +47,12 @@ export function legend(scale: Scale, title: string, format: (value: number) => s
   const ends = scale.isDiverging
     ? [`−${format(scale.most)}`, '0', `+${format(scale.most)}`]
     : ['0', middle, format(scale.most)];
-  const names = h('div', { class: 'vb-legend-ends' }, ...ends.map((end) => h('span', {}, end)));
+  const names = h('div', { class: 'view-legend-ends' }, ...ends.map((end) => h('span', {}, end)));
   return h(
     'div',
-    { class: 'vb-legend' },
+    { class: 'view-legend' },
     h('span', { class: 'control-label' }, title),
-    h('div', { class: 'vb-legend-scale' }, canvas, names),
+    h('div', { class: 'view-legend-scale' }, canvas, names),
   );
 }
 

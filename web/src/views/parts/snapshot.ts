@@ -6,13 +6,13 @@
 
 const SCALE = 2;
 /** Browsers refuse larger canvases. */
-const MOST_PIXELS = 16_000;
+const MAX_PIXELS = 16_000;
 
 export function snapshot(root: HTMLElement, background: string): HTMLCanvasElement {
   const origin = root.getBoundingClientRect();
   const width = Math.max(1, root.scrollWidth);
   const height = Math.max(1, root.scrollHeight);
-  const scale = Math.min(SCALE, MOST_PIXELS / Math.max(width, height));
+  const scale = Math.min(SCALE, MAX_PIXELS / Math.max(width, height));
   const canvas = document.createElement('canvas');
   canvas.width = Math.round(width * scale);
   canvas.height = Math.round(height * scale);

@@ -6,11 +6,12 @@
  * lines, so that an image never grows beyond what a screen shows.
  */
 import type { RasterLayer } from '../../plot';
-import type { HeatmapHeader, HeatmapRow, Raster } from '../../types';
+import type { Raster } from '../../api';
+import type { HeatmapHeader, HeatmapRow } from '../../generated/index';
 import { shade, type Scale } from './scale';
 
 /** Lines of an image at most. */
-const MOST_LINES = 2048;
+const MAX_LINES = 2048;
 
 export interface Tile {
   raster: Raster<HeatmapHeader>;
@@ -47,7 +48,7 @@ export function tileOf(raster: Raster<HeatmapHeader>, rows: ReadonlyMap<string, 
 /** The tile in colours. */
 export function imageOf(tile: Tile, scale: Scale): RasterLayer {
   const rows = tile.endRow - tile.firstRow;
-  const lines = Math.min(rows, MOST_LINES);
+  const lines = Math.min(rows, MAX_LINES);
   const { columns } = tile.raster.header;
   const image = document.createElement('canvas');
   image.width = Math.max(1, columns);

@@ -1,13 +1,13 @@
 /** Tokens by number, fetched in blocks as they come into sight. */
 import type { Api } from '../../api';
-import type { Token } from '../../types';
+import type { TokenInfo } from '../../generated/index';
 
 const BLOCK_TOKENS = 256;
 /** Blocks that are kept: some hundred thousand tokens would fill the tab. */
-const MOST_BLOCKS = 64;
+const MAX_BLOCKS = 64;
 
 export class TokenTexts {
-  private readonly blocks = new Map<number, Map<number, Token>>();
+  private readonly blocks = new Map<number, Map<number, TokenInfo>>();
   private readonly pending = new Set<number>();
 
   constructor(
@@ -16,7 +16,7 @@ export class TokenTexts {
   ) {}
 
   /** The token, if it is there; else it is fetched and `onArrival` called. */
-  get(token: number): Token | undefined {
+  get(token: number): TokenInfo | undefined {
     const block = Math.floor(token / BLOCK_TOKENS);
     const known = this.blocks.get(block);
     if (!known) this.fetch(block);
@@ -35,7 +35,7 @@ export class TokenTexts {
       (tokens) => {
         this.blocks.set(block, new Map(tokens.map((token) => [token.token, token])));
         for (const oldest of this.blocks.keys()) {
-          if (this.blocks.size <= MOST_BLOCKS) break;
+          if (this.blocks.size <= MAX_BLOCKS) break;
           this.blocks.delete(oldest);
         }
         this.pending.delete(block);
