@@ -468,8 +468,8 @@ pub struct Experts {
 pub struct LayerExperts {
     pub layer: u32,
     pub experts: Vec<ExpertUse>,
-    /// Bits of the distribution of tokens over experts.
-    pub entropy: f64,
+    /// Of the choices: 1 is even, 0 is always the same expert.
+    pub normalised_entropy: f64,
     pub max_over_mean: f64,
     /// Pairs that tokens used together, most often first.
     pub pairs: Vec<ExpertPair>,
@@ -481,6 +481,8 @@ pub struct ExpertUse {
     pub expert: u32,
     /// Tokens routed to it.
     pub tokens: u64,
+    /// Over the mean of its layer: 1 is an even choice.
+    pub temperature: f64,
     pub mean_weight: Option<f64>,
 }
 

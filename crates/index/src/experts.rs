@@ -185,7 +185,7 @@ impl LayerSums {
     fn answer(self, layer: u32, selector: &Selector) -> LayerExperts {
         let total: u64 = self.chosen.iter().sum();
         let shares = self.chosen.iter().filter(|&&n| n > 0);
-        let entropy = shares
+        let entropy: f64 = shares
             .map(|&n| n as f64 / total as f64)
             .map(|p| -p * p.log2())
             .sum();
@@ -229,13 +229,21 @@ impl LayerSums {
         let use_of = |(expert, (&tokens, &weight)): (usize, (&u64, &f64))| ExpertUse {
             expert: expert as u32,
             tokens,
+            temperature: if mean > 0.0 {
+                tokens as f64 / mean
+            } else {
+                0.0
+            },
             mean_weight: (self.weighted && tokens > 0).then(|| weight / tokens as f64),
         };
         let uses = self.chosen.iter().zip(&self.weight).enumerate();
         LayerExperts {
             layer,
             experts: uses.map(use_of).filter(|e| keeps(e.expert)).collect(),
-            entropy,
+            normalised_entropy: match self.chosen.len() {
+                0 | 1 => 0.0,
+                experts => entropy / (experts as f64).log2(),
+            },
             max_over_mean: if mean > 0.0 { most as f64 / mean } else { 0.0 },
             pairs,
         }

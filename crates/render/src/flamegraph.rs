@@ -17,7 +17,7 @@ use crate::{
     plot::{
         Canvas, Unit,
         marks::{Entry, legend, legend_height_px},
-        svg::{Anchor, Label},
+        svg::Anchor,
         text::shortened,
         theme::{SMALL_PX, WIDTH_PX},
     },
@@ -171,17 +171,12 @@ impl Picture<'_> {
         let label = shortened(&name, SMALL_PX, width - 8.0);
         // Two letters of a name are none.
         if label == name || label.chars().count() >= 6 {
-            self.canvas.label(&Label {
-                text: &label,
-                at: (left + 4.0, top + ROW_PX - 6.0),
-                anchor: Anchor::Start,
-                class: match component {
-                    Some(category) if depth == COMPONENT_DEPTH => category.text(),
-                    _ => "t",
-                },
-                size_px: SMALL_PX,
-                turn: 0.0,
-            });
+            let class = match component {
+                Some(category) if depth == COMPONENT_DEPTH => category.text(),
+                _ => "t",
+            };
+            let at = (left + 4.0, top + ROW_PX - 6.0);
+            self.canvas.small(class, at, Anchor::Start, &label);
         }
         let mut x = left;
         for child in &flame.children {

@@ -137,7 +137,7 @@ pub fn all(input: &ReportInput) -> Vec<Plot> {
     plots.extend(offsets::plot(input.index));
     plots.extend(traffic::plots(input.facts));
     plots.extend(attention::plots(input.facts));
-    plots.extend(experts::plots(input.index, input.facts, input.caches));
+    plots.extend(experts::plots(input.index, input.caches));
     plots.extend(memory(input.facts, input.caches));
     plots.extend(input.underneath.map(underneath::plots).unwrap_or_default());
     plots.extend(flamegraph::plots(input.index));

@@ -31,7 +31,6 @@ pub(crate) fn attention(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusa
             ("projections", "/facts/heads/projections"),
             ("heads", "/facts/heads/heads"),
             ("unassigned_bytes", "/facts/heads/unassigned_bytes"),
-            ("kv_growth", "/facts/traffic/kv_growth"),
         ],
     )
 }
@@ -46,7 +45,6 @@ pub(crate) fn memory(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal> 
             ("reuse_generate", "/caches/unit/reuse_generate"),
             ("page_reuse", "/caches/page/reuse"),
             ("page_reuse_generate", "/caches/page/reuse_generate"),
-            ("expert_caches", "/caches/expert_caches"),
             ("opportunities", "/caches/opportunities"),
             ("working_set", "/facts/working_set"),
             ("distinct_bytes", "/facts/working_set/distinct_bytes"),

@@ -164,16 +164,39 @@ fn analyses_are_computed_once_and_shown_in_parts() {
     assert_eq!(findings[0]["text"], HOSTILE);
     let attention = server.json("api/0/attention");
     assert_eq!(attention["heads"], json!([2]));
-    assert_eq!(attention["kv_growth"]["every"], 1);
     let memory = server.json("api/0/memory");
     assert_eq!(memory["curves"]["points"], json!([5]));
     assert_eq!(memory["opportunities"]["budgets"], json!([6]));
     assert_eq!(memory["distinct_bytes"], 4);
-    assert_eq!(memory["expert_caches"], Value::Null);
     let prefers = server.json("api/0/prefers");
     assert_eq!(prefers[0]["prefers"][0]["text"], HOSTILE);
     assert!(server.json("api/0/results")["caches"].is_object());
     assert_eq!(server.answers.results.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn charts_are_those_of_the_report() {
+    let (server, _folder) = served();
+    let chart = server.json("api/0/chart?of=kv-growth");
+    assert_eq!(chart["x"]["label"], "context (tokens)");
+    assert_eq!(chart["y"]["unit"], "bytes");
+    let read = &chart["lines"][0];
+    assert_eq!(
+        (&read["name"], &read["category"]),
+        (&json!("read"), &json!("attention"))
+    );
+    assert_eq!(read["points"], json!([[2.0, 64.0], [3.0, 128.0]]));
+    // A dense model has no experts to cache.
+    let none = server.json("api/0/chart?of=expert-cache&pool=per_layer&scope=generate");
+    assert_eq!(none, Value::Null);
+    for (query, why) in [
+        ("of=x", "no chart"),
+        ("of=kv-growth&scope=all", "give run or generate"),
+    ] {
+        let reply = server.get(&format!("api/0/chart?{query}"));
+        assert_eq!(reply.status, 400);
+        assert!(reply.error().contains(why), "{}", reply.error());
+    }
 }
 
 #[test]

@@ -88,7 +88,11 @@ export type ExpertUse = { expert: number,
 /**
  * Tokens routed to it.
  */
-tokens: number, mean_weight: number | null, };
+tokens: number, 
+/**
+ * Over the mean of its layer: 1 is an even choice.
+ */
+temperature: number, mean_weight: number | null, };
 
 export type Experts = { layers: Array<LayerExperts>, };
 
@@ -144,9 +148,9 @@ export type KernelInfo = { faults: boolean, io: boolean, residency: boolean, };
 
 export type LayerExperts = { layer: number, experts: Array<ExpertUse>, 
 /**
- * Bits of the distribution of tokens over experts.
+ * Of the choices: 1 is even, 0 is always the same expert.
  */
-entropy: number, max_over_mean: number, 
+normalised_entropy: number, max_over_mean: number, 
 /**
  * Pairs that tokens used together, most often first.
  */

@@ -81,11 +81,7 @@ class Attention implements View {
         this.slots.heads.element,
         this.remark,
       ),
-      panel(
-        'Growth of the KV cache',
-        'Whole run. Bytes of the KV cache that each evaluation reads and writes, by the highest position of its batch plus one. llama.cpp reads it in steps of whole blocks of cells, so that it grows in stairs.',
-        this.slots.growth.element,
-      ),
+      panel('Growth of the KV cache', '', this.growth.caption, this.slots.growth.element),
     );
   }
 

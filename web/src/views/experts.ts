@@ -159,7 +159,8 @@ class Experts implements View {
       ),
       panel(
         'Hit rate of an expert cache',
-        'Whole run. A slot holds one expert of one layer; one use per evaluation, layer and distinct expert; hit rate = hits / uses.',
+        'A slot holds one expert of one layer; one use per evaluation, layer and distinct expert.',
+        this.hits.caption,
         h('div', { class: 'view-toolbar-inner' }, this.controls.pool.element, this.controls.scope.element),
         this.slots.hits.element,
       ),
@@ -233,9 +234,9 @@ class Experts implements View {
         layer.layer,
         expert.expert,
         expert.tokens,
-        temperature(layer, expert.tokens),
+        expert.temperature,
         expert.mean_weight,
-        evenness(layer),
+        layer.normalised_entropy,
         layer.max_over_mean,
       ]),
     );
@@ -298,11 +299,7 @@ class Experts implements View {
     layers.forEach((layer, row) => {
       for (const expert of layer.experts) {
         const value =
-          heat === 'tokens'
-            ? expert.tokens
-            : heat === 'weight'
-              ? (expert.mean_weight ?? 0)
-              : temperature(layer, expert.tokens);
+          heat === 'tokens' ? expert.tokens : heat === 'weight' ? (expert.mean_weight ?? 0) : expert.temperature;
         values[row * count + expert.expert] = value;
       }
     });
@@ -324,7 +321,7 @@ class Experts implements View {
         sides: [
           {
             title: 'entropy',
-            values: layers.map(evenness),
+            values: layers.map((layer) => layer.normalised_entropy),
             most: 1,
             colour: this.app.colours.category(0),
             format: (value) => value.toFixed(2),
@@ -420,7 +417,7 @@ class Experts implements View {
     if (!spot || !layer) return this.app.tooltip.hide();
     if (spot.column === null) {
       return this.app.tooltip.show(event.clientX, event.clientY, `layer ${layer.layer}`, [
-        ['normalised entropy', evenness(layer).toFixed(4)],
+        ['normalised entropy', layer.normalised_entropy.toFixed(4)],
         ['busiest / mean', layer.max_over_mean.toFixed(3)],
       ]);
     }
@@ -430,7 +427,7 @@ class Experts implements View {
     this.app.tooltip.show(event.clientX, event.clientY, `layer ${layer.layer}, expert ${spot.column}`, [
       ['tokens', format.integer(tokens)],
       ['share of choices', format.percent(tokens / (all || 1))],
-      ['temperature', temperature(layer, tokens).toFixed(3)],
+      ['temperature', (expert?.temperature ?? 0).toFixed(3)],
       [
         'mean router weight',
         expert?.mean_weight === null || expert === undefined ? '–' : expert.mean_weight.toFixed(4),
@@ -448,20 +445,6 @@ class Experts implements View {
       ['lift', pair ? pair.lift.toFixed(3) : '–'],
     ]);
   }
-}
-
-/** −Σ p ln p / ln n: 1 is even, 0 is always the same expert. */
-function evenness(layer: Layer): number {
-  const all = layer.experts.reduce((sum, one) => sum + one.tokens, 0);
-  if (all === 0 || layer.experts.length < 2) return 0;
-  const shares = layer.experts.map((one) => one.tokens / all).filter((share) => share > 0);
-  return -shares.reduce((sum, share) => sum + share * Math.log(share), 0) / Math.log(layer.experts.length);
-}
-
-/** 1 is the average expert of the layer. */
-function temperature(layer: Layer, tokens: number): number {
-  const all = layer.experts.reduce((sum, one) => sum + one.tokens, 0);
-  return all === 0 ? 0 : (tokens / all) * layer.experts.length;
 }
 
 export function experts(): View {

@@ -110,20 +110,13 @@ class Memory implements View {
       h(
         'div',
         { class: 'view-pair' },
-        panel(
-          'Disk reads',
-          'What each strategy reads from disk per generated token. Least possible: Belady’s optimum over pages.',
-          this.disk.element,
-        ),
-        panel(
-          'Predicted speed',
-          'Ceilings of tokens per second, from the measured speed of disk and memory.',
-          this.speedSlot.element,
-        ),
+        panel('Disk reads', '', this.disk.caption, this.disk.element),
+        panel('Predicted speed', '', this.speed.caption, this.speedSlot.element),
       ),
       panel(
         'Miss-ratio curves',
-        'From cold. LRU drops the least recently used; Belady knows the future (over pages no policy misses less, over units it is a rule, not a bound); pin and stream keeps the most used per byte and reads the rest each time.',
+        '',
+        this.curves.caption,
         toolbar(this.controls.grain.element, this.controls.scope.element, this.controls.measure.element),
         this.policies,
         this.curves.element,
@@ -138,7 +131,8 @@ class Memory implements View {
         ),
         panel(
           'Working set',
-          'Whole run: distinct bytes of weights touched since its begin, and in windows of evaluations that follow each other.',
+          'Below: in windows of evaluations that follow each other.',
+          this.growth.caption,
           this.growth.element,
           this.windows,
         ),

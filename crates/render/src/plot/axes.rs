@@ -85,6 +85,15 @@ impl Axis {
         }
     }
 
+    /// A value in words: its name where it has one.
+    pub fn text(&self, value: f64) -> String {
+        let named = match &self.ticks {
+            Ticks::Named(named) => named.iter().find(|(at, _)| *at == value),
+            _ => None,
+        };
+        named.map_or_else(|| self.unit.amount(value), |(_, name)| name.clone())
+    }
+
     fn ticks(&self, wanted: usize) -> Vec<Tick> {
         let divisor = self.unit.scaled(self.max).divisor;
         let least = match self.ticks {
@@ -243,14 +252,8 @@ impl Frame {
             &x.title(),
         );
         if title_px > 0.0 {
-            canvas.label(&Label {
-                text: &y.title(),
-                at: (EDGE_PX + FONT_PX - 2.0, top + height / 2.0),
-                anchor: Anchor::Middle,
-                class: "t",
-                size_px: FONT_PX,
-                turn: 90.0,
-            });
+            let at = (EDGE_PX + FONT_PX - 2.0, top + height / 2.0);
+            canvas.upright(at, &y.title());
         }
         frame
     }

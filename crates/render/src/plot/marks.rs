@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{
     axes::{Axis, Direction, Frame, Grid, Room},
-    svg::{Anchor, Canvas, Label},
+    svg::{Anchor, Canvas},
     text::{shortened, width_px},
     theme::{FONT_PX, SMALL_PX, WIDTH_PX},
     units::Unit,
@@ -17,8 +17,11 @@ use crate::palette::Category;
 const LEGEND_ROW_PX: f64 = 20.0;
 /// Width that a legend may take above lines and columns, and above bars, whose
 /// names take room on the left.
-pub(crate) const LEGEND_PX: f64 = 630.0;
+const LEGEND_PX: f64 = 630.0;
 const LEGEND_OF_BARS_PX: f64 = 470.0;
+
+/// Half the width of the ends of a spread.
+const WHISKER_PX: f64 = 4.0;
 
 /// A line of a plot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,6 +31,9 @@ pub struct Line {
     /// Whose colour and dash it has.
     pub category: Category,
     pub points: Vec<(f64, f64)>,
+    /// The least and the most of each point, where it was measured several times.
+    #[serde(skip)]
+    pub spreads: Vec<(f64, f64)>,
 }
 
 impl Line {
@@ -36,6 +42,7 @@ impl Line {
             name: name.to_owned(),
             category,
             points: points.collect(),
+            spreads: Vec::new(),
         }
     }
 }
@@ -83,28 +90,35 @@ pub fn lines(height_px: f64, x: &Axis, y: &Axis, lines: &[Line]) -> Canvas {
         right_px: 10.0,
     };
     let frame = Frame::draw(&mut canvas, x, y, Grid::Horizontal, Direction::Up, room);
-    for line in lines {
-        let points: Vec<(f64, f64)> = line
-            .points
-            .iter()
-            .filter(|(_, y)| y.is_finite())
-            .map(|&(x, y)| (frame.x(x), frame.y(y)))
-            .collect();
-        canvas.polyline(&line.category.stroke(), &points, 2.0, line.category.dash());
+    for (number, line) in lines.iter().enumerate() {
+        // Spreads at one x stand beside each other, so that they can be told apart.
+        let aside = match line.spreads.len() {
+            0 => 0.0,
+            _ => (number as f64 - (lines.len() as f64 - 1.0) / 2.0) * WHISKER_PX,
+        };
+        let place = |x, y| (frame.x(x) + aside, frame.y(y));
+        let stroke = line.category.stroke();
+        let finite = line.points.iter().filter(|(_, y)| y.is_finite());
+        let places: Vec<(f64, f64)> = finite.clone().map(|&(x, y)| place(x, y)).collect();
+        canvas.polyline(&stroke, &places, 2.0, line.category.dash());
+        let spreads = line.spreads.iter().map(Some);
+        let spreads = spreads.chain(std::iter::repeat(None));
         // Few points are measured ones, and a pointer may ask for them.
-        if points.len() <= 40 {
-            for (place, value) in points
-                .iter()
-                .zip(line.points.iter().filter(|(_, y)| y.is_finite()))
-            {
-                let tip = format!(
-                    "{}: {} at {}",
-                    line.name,
-                    y.unit.amount(value.1),
-                    x.unit.amount(value.0)
-                );
-                canvas.circle(&line.category.fill(), *place, 2.6, &tip);
+        let few = places.iter().filter(|_| places.len() <= 40);
+        for ((at, &(value_x, value_y)), spread) in few.zip(finite).zip(spreads) {
+            let mut range = String::new();
+            if let Some(&(least, most)) = spread {
+                let ends = [place(value_x, least), place(value_x, most)];
+                canvas.polyline(&stroke, &ends, 1.2, "");
+                for (x, y) in ends {
+                    let cap = [(x - WHISKER_PX, y), (x + WHISKER_PX, y)];
+                    canvas.polyline(&stroke, &cap, 1.2, "");
+                }
+                range = format!(" ({} to {})", y.unit.amount(least), y.unit.amount(most));
             }
+            let (amount, place) = (y.unit.amount(value_y), x.text(value_x));
+            let tip = format!("{}: {amount}{range} at {place}", line.name);
+            canvas.circle(&line.category.fill(), *at, 2.6, &tip);
         }
     }
     legend(&mut canvas, frame.left, LEGEND_PX, &entries);
@@ -242,14 +256,9 @@ pub fn bars(label: &str, unit: Unit, bars: &[Bar], entries: &[Entry]) -> Canvas 
             );
             from += value;
         }
-        canvas.label(&Label {
-            text: &shortened(note, SMALL_PX, WIDTH_PX / 3.0),
-            at: (frame.x(from) + 6.0, middle + SMALL_PX * 0.36),
-            anchor: Anchor::Start,
-            class: "m",
-            size_px: SMALL_PX,
-            turn: 0.0,
-        });
+        let note = shortened(note, SMALL_PX, WIDTH_PX / 3.0);
+        let at = (frame.x(from) + 6.0, middle + SMALL_PX * 0.36);
+        canvas.small("m", at, Anchor::Start, &note);
     }
     legend(&mut canvas, frame.left, LEGEND_OF_BARS_PX, entries);
     canvas

@@ -8,8 +8,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 use super::{
     axes::{Axis, Direction, Frame, Grid, Room},
-    svg::{Anchor, Canvas, Label, number},
-    theme::{FONT_PX, SMALL_PX},
+    svg::{Anchor, Canvas, number},
+    theme::SMALL_PX,
     units::{Unit, nice_ticks},
 };
 use crate::palette::{Ramp, Scheme};
@@ -216,28 +216,15 @@ pub fn colour_bar(canvas: &mut Canvas, frame: &Frame, raster: &Raster, label: &s
     for (value, text) in ticks {
         let y = top + height * (1.0 - raster.scale.share(value));
         canvas.line("axis", (left + width, y), (left + width + 3.0, y));
-        canvas.label(&Label {
-            text: &text,
-            at: (left + width + 6.0, y + SMALL_PX * 0.36),
-            anchor: Anchor::Start,
-            class: "m",
-            size_px: SMALL_PX,
-            turn: 0.0,
-        });
+        let at = (left + width + 6.0, y + SMALL_PX * 0.36);
+        canvas.small("m", at, Anchor::Start, &text);
     }
     // The ticks of a logarithmic bar carry units themselves.
     let title = match (raster.scale, scaled.symbol) {
         (Scale::Log { .. }, _) | (_, "") => label.to_owned(),
         (_, symbol) => format!("{label} ({symbol})"),
     };
-    canvas.label(&Label {
-        text: &title,
-        at: (left + width + 64.0, top + height / 2.0),
-        anchor: Anchor::Middle,
-        class: "t",
-        size_px: FONT_PX,
-        turn: 90.0,
-    });
+    canvas.upright((left + width + 64.0, top + height / 2.0), &title);
 }
 
 /// Powers of the unit's base, or of a smaller one where these are too few.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     text::escape,
-    theme::{FONT, FONT_PX, WIDTH_PX, style},
+    theme::{FONT, FONT_PX, SMALL_PX, WIDTH_PX, style},
 };
 use crate::palette::Scheme;
 
@@ -234,6 +234,30 @@ impl Canvas {
             class,
             size_px: FONT_PX,
             turn: 0.0,
+        });
+    }
+
+    /// A small text: of a tick, a note, a frame.
+    pub fn small(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
+        self.label(&Label {
+            text,
+            at,
+            anchor,
+            class,
+            size_px: SMALL_PX,
+            turn: 0.0,
+        });
+    }
+
+    /// A title along a y axis.
+    pub fn upright(&mut self, at: (f64, f64), text: &str) {
+        self.label(&Label {
+            text,
+            at,
+            anchor: Anchor::Middle,
+            class: "t",
+            size_px: FONT_PX,
+            turn: 90.0,
         });
     }
 

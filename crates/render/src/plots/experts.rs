@@ -1,6 +1,6 @@
 //! Experts: who is chosen, for which token, with whom.
 
-use analysis::{cache_trace::Scope, caches::Caches, facts::Facts};
+use analysis::{cache_trace::Scope, caches::Caches};
 use index::{Filter, LayerExperts, RunIndex};
 
 use super::{Plot, Section, tokens::TokenMap};
@@ -10,8 +10,7 @@ use crate::{
     plot::{
         Axis, Canvas, Frame, Unit,
         raster::{Map, Raster, Scale, colour_bar},
-        svg::{Anchor, Label},
-        theme::SMALL_PX,
+        svg::Anchor,
     },
 };
 
@@ -21,16 +20,17 @@ const MAX_ROWS: usize = 1024;
 const MAX_PANELS: usize = 12;
 const PANELS_ACROSS: usize = 4;
 
-pub fn plots(index: &RunIndex, facts: &Facts, caches: Option<&Caches>) -> Vec<Plot> {
-    if facts.experts.layers.is_empty() {
+pub fn plots(index: &RunIndex, caches: Option<&Caches>) -> Vec<Plot> {
+    let layers = index.experts(&Filter::default()).layers;
+    if layers.is_empty() {
         return Vec::new();
     }
     let caches = caches.and_then(|caches| caches.expert_caches.as_ref());
     let hits = caches.and_then(|caches| charts::expert_hits(caches, Pool::Global, Scope::Run));
     [
         by_token(index),
-        temperature(facts),
-        together(&index.experts(&Filter::default()).layers),
+        temperature(&layers),
+        together(&layers),
         hits.map(|chart| Plot::of(&chart, Section::Experts)),
     ]
     .into_iter()
@@ -80,17 +80,13 @@ fn by_token(index: &RunIndex) -> Option<Plot> {
     ))
 }
 
-fn temperature(facts: &Facts) -> Option<Plot> {
-    let layers = &facts.experts.layers;
-    let experts = layers
-        .iter()
-        .map(|layer| layer.experts.len())
-        .max()
-        .filter(|count| *count > 0)?;
+fn temperature(layers: &[LayerExperts]) -> Option<Plot> {
+    let experts = layers.iter().map(|layer| layer.experts.len()).max();
+    let experts = experts.filter(|count| *count > 0)?;
     let mut values = vec![f32::NAN; experts * layers.len()];
     for (row, layer) in layers.iter().enumerate() {
-        for heat in layer.experts.iter().filter(|heat| heat.choices > 0) {
-            values[row * experts + heat.expert as usize] = heat.temperature as f32;
+        for known in layer.experts.iter().filter(|known| known.tokens > 0) {
+            values[row * experts + known.expert as usize] = known.temperature as f32;
         }
     }
     let height_px = (layers.len() as f64 * 18.0).clamp(110.0, 640.0);
@@ -156,14 +152,8 @@ fn together(layers: &[LayerExperts]) -> Option<Plot> {
         let top = top_px + (number / PANELS_ACROSS) as f64 * (side_px + gap_px);
         let frame = Frame::panel((left, top), (side_px, side_px), raster.columns as f64);
         raster.draw(&mut canvas, &frame);
-        canvas.label(&Label {
-            text: &format!("layer {}", layer.layer),
-            at: (left, top - 5.0),
-            anchor: Anchor::Start,
-            class: "t",
-            size_px: SMALL_PX,
-            turn: 0.0,
-        });
+        let name = format!("layer {}", layer.layer);
+        canvas.small("t", (left, top - 5.0), Anchor::Start, &name);
         // Numbers at the left and the lower edge are those of all.
         let is_lowest = number + PANELS_ACROSS >= shown.len();
         panel_ticks(
@@ -194,14 +184,7 @@ fn together(layers: &[LayerExperts]) -> Option<Plot> {
         Anchor::Middle,
         "expert number",
     );
-    canvas.label(&Label {
-        text: "expert number",
-        at: (22.0, top_px + side_px / 2.0),
-        anchor: Anchor::Middle,
-        class: "t",
-        size_px: 12.0,
-        turn: 90.0,
-    });
+    canvas.upright((22.0, top_px + side_px / 2.0), "expert number");
     let mut caption = "For each layer, how many tokens were sent to both of two experts; expert 0 is on top and on the left. Dark cells are pairs that work together.".to_owned();
     if every > 1 {
         caption.push_str(&format!(" Every {every}th layer is shown."));
@@ -252,16 +235,7 @@ fn panel_ticks(
     is_lowest: bool,
 ) {
     let every = evenly(experts, 8);
-    let mut tick = |text: &str, at, anchor| {
-        canvas.label(&Label {
-            text,
-            at,
-            anchor,
-            class: "m",
-            size_px: 9.5,
-            turn: 0.0,
-        });
-    };
+    let mut tick = |text: &str, at, anchor| canvas.small("m", at, anchor, text);
     for expert in (0..experts).step_by(every) {
         let share = (expert as f64 + 0.5) / experts as f64;
         let text = expert.to_string();

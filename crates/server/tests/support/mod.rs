@@ -164,7 +164,10 @@ impl Answers for Counting {
             "findings": [{"topic": "weights", "text": HOSTILE}],
             "facts": {
                 "heads": {"projections": [1], "heads": [2], "unassigned_bytes": 3},
-                "traffic": {"kv_growth": {"every": 1}},
+                "traffic": {"kv_growth": {"every": 1, "seen": 2, "points": [
+                    {"eval": 0, "tokens": 2, "context_tokens": 2, "read_bytes": 64, "written_bytes": 8},
+                    {"eval": 1, "tokens": 3, "context_tokens": 3, "read_bytes": 128, "written_bytes": 4},
+                ]}},
                 "working_set": {"distinct_bytes": 4},
                 "experts": {"layers": [
                     {"layer": 0, "experts": [{"expert": 5, "prefers": [{"text": HOSTILE}]}]},

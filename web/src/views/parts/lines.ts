@@ -15,6 +15,8 @@ export interface LinesOptions {
 
 export class Lines {
   readonly element = h('div', { class: 'view-lines' });
+  /** What is shown and how to read it, in the report's words. */
+  readonly caption = h('p', { class: 'view-definition' });
   private chart: uPlot | null = null;
   private marked: number | null = null;
   private accent = '';
@@ -32,6 +34,7 @@ export class Lines {
   show(of: LineChart, colours: Colours): void {
     this.chart?.destroy();
     this.accent = colours.accent;
+    this.caption.textContent = of.caption;
     const { height, isStepped } = this.options;
     const stepped = uPlot.paths.stepped?.({ align: 1 });
     const { xs, rows } = aligned(of);
