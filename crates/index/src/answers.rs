@@ -497,26 +497,28 @@ pub struct ExpertPair {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{collections::BTreeMap, fs};
+#[path = "../tests/generated/mod.rs"]
+mod generated;
 
-    use ts_rs::{Config, TS, TypeVisitor};
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ts_rs::{TS, TypeVisitor};
 
     use super::*;
 
     /// Declarations of types and of all that they hold, by name.
+    #[derive(Default)]
     struct Declared {
-        config: Config,
         texts: BTreeMap<String, String>,
     }
 
     impl TypeVisitor for Declared {
         fn visit<T: TS + 'static + ?Sized>(&mut self) {
-            let name = T::ident(&self.config);
+            let name = T::ident(&generated::config());
             if T::output_path().is_some() && !self.texts.contains_key(&name) {
-                let docs = T::docs().unwrap_or_default();
-                let text = format!("\n{docs}export {}\n", T::decl(&self.config));
-                self.texts.insert(name, text);
+                self.texts.insert(name, generated::declaration::<T>());
                 T::visit_dependencies(self);
             }
         }
@@ -525,11 +527,7 @@ mod tests {
     /// The page's types are these: `TENSORSCOPE_BLESS=1 cargo test -p index --lib` writes them.
     #[test]
     fn the_page_knows_every_answer() {
-        let mut declared = Declared {
-            // JSON's: exact up to 2^53, which no count and no offset reaches.
-            config: Config::new().with_large_int("number"),
-            texts: BTreeMap::new(),
-        };
+        let mut declared = Declared::default();
         declared.visit::<Info>();
         declared.visit::<TokenInfo>();
         declared.visit::<Summary>();
@@ -547,14 +545,6 @@ mod tests {
         let texts: String = declared.texts.into_values().collect();
         let text =
             format!("// Written by a test of crates/index/src/answers.rs; change that.\n{texts}");
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../web/src/generated/index.ts"
-        );
-        if std::env::var_os("TENSORSCOPE_BLESS").is_some() {
-            fs::write(path, &text).unwrap();
-        }
-        let written = fs::read_to_string(path).unwrap_or_default();
-        assert!(written == text, "{path} is stale: bless it");
+        generated::check("src/generated/index.ts", &text);
     }
 }

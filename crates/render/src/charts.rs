@@ -305,20 +305,16 @@ pub fn expert_hits(caches: &ExpertCaches, pool: Pool, scope: Scope) -> Option<Li
 }
 
 #[cfg(test)]
+#[path = "../../index/tests/generated/mod.rs"]
+mod generated;
+
+#[cfg(test)]
 mod tests {
-    use std::fs;
-
-    use ts_rs::{Config, TS};
-
-    use super::*;
+    use super::{generated::declaration as of, *};
 
     /// The page's types are these: `TENSORSCOPE_BLESS=1 cargo test -p render --lib` writes them.
     #[test]
     fn the_page_knows_charts() {
-        fn of<T: TS>() -> String {
-            let docs = T::docs().unwrap_or_default();
-            format!("\n{docs}export {}\n", T::decl(&Config::new()))
-        }
         let types = [
             of::<LineChart>(),
             of::<Axis>(),
@@ -330,14 +326,6 @@ mod tests {
             "// Written by a test of crates/render/src/charts.rs; change that.\n{}",
             types.concat()
         );
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../web/src/generated/charts.ts"
-        );
-        if std::env::var_os("TENSORSCOPE_BLESS").is_some() {
-            fs::write(path, &text).unwrap();
-        }
-        let written = fs::read_to_string(path).unwrap_or_default();
-        assert!(written == text, "{path} is stale: bless it");
+        generated::check("src/generated/charts.ts", &text);
     }
 }

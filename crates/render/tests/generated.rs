@@ -2,7 +2,10 @@
 //! `TENSORSCOPE_BLESS=1 cargo test -p render --test generated` writes what the page takes from
 //! here into `web/`.
 
-use std::{collections::BTreeMap, fs};
+#[path = "../../index/tests/generated/mod.rs"]
+mod generated;
+
+use std::collections::BTreeMap;
 
 use render::palette::{
     Category, MIN_SHARE, OPS, Ramp, Rgb, SERIES, Scheme, WAYS, hex, surface, surfaces,
@@ -15,15 +18,6 @@ const STEPS: usize = 33;
 
 fn in_both(of: impl Fn(Scheme) -> Value) -> Value {
     json!({ "light": of(Scheme::Light), "dark": of(Scheme::Dark) })
-}
-
-fn check_generated(name: &str, text: &str) {
-    let path = format!("{}/../../web/{name}", env!("CARGO_MANIFEST_DIR"));
-    if std::env::var_os("TENSORSCOPE_BLESS").is_some() {
-        fs::write(&path, text).unwrap();
-    }
-    let written = fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == text, "{path} is stale: bless it");
 }
 
 #[test]
@@ -81,7 +75,7 @@ fn the_page_has_every_colour() {
         constant(name, "", in_both(steps));
     }
     constant("MIN_SHARE", "", json!(MIN_SHARE));
-    check_generated("src/generated/palette.ts", &text);
+    generated::check("src/generated/palette.ts", &text);
 }
 
 #[test]
@@ -97,7 +91,7 @@ fn the_page_has_every_surface_as_a_variable() {
         rule(":root[data-theme='light']", Scheme::Light),
         rule(":root:not([data-theme])", Scheme::Light),
     );
-    check_generated("src/generated/palette.css", &text);
+    generated::check("src/generated/palette.css", &text);
 }
 
 /// A test of the page holds its own texts against these.
@@ -137,7 +131,7 @@ fn the_page_writes_numbers_as_print_does() {
         ),
     ];
     let text = format!("[\n  {}\n]\n", rows.concat().join(",\n  "));
-    check_generated("test/amounts.json", &text);
+    generated::check("test/amounts.json", &text);
 }
 
 #[test]

@@ -77,21 +77,16 @@ pub struct TimedSqlAnswer {
 }
 
 #[cfg(test)]
+#[path = "../../index/tests/generated/mod.rs"]
+mod generated;
+
+#[cfg(test)]
 mod tests {
-    use std::fs;
-
-    use ts_rs::{Config, TS};
-
-    use super::*;
+    use super::{generated::declaration as of, *};
 
     /// The page's types are these: `TENSORSCOPE_BLESS=1 cargo test -p server --lib` writes them.
     #[test]
     fn the_page_knows_every_answer() {
-        fn of<T: TS>() -> String {
-            let docs = T::docs().unwrap_or_default();
-            let config = Config::new().with_large_int("number");
-            format!("\n{docs}export {}\n", T::decl(&config))
-        }
         let types = [
             of::<RunName>(),
             of::<Unchanged>(),
@@ -103,14 +98,6 @@ mod tests {
             "// Written by a test of crates/server/src/answers.rs; change that.\n{}",
             types.concat()
         );
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../web/src/generated/server.ts"
-        );
-        if std::env::var_os("TENSORSCOPE_BLESS").is_some() {
-            fs::write(path, &text).unwrap();
-        }
-        let written = fs::read_to_string(path).unwrap_or_default();
-        assert!(written == text, "{path} is stale: bless it");
+        generated::check("src/generated/server.ts", &text);
     }
 }
