@@ -13,7 +13,7 @@ use gguf::GgmlType;
 use indicatif::HumanBytes;
 use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
-use plan::{Choice, Machine, Policy, Strategies, Wanted, Weight, choose_for, why_not};
+use plan::{Choice, Machine, Policy, Strategies, Wanted, Weight, choose_for, predict, why_not};
 use planfile::Plan;
 
 /// Bytes of one read, and reads in flight (docs/feeding.md).
@@ -127,8 +127,10 @@ impl Question<'_> {
         if let Some(experts) = &mut plan.experts {
             experts.policy = policy;
         }
+        let predicted = predict(&self.weights, &choice, &machine, hit_rate);
         Answer {
-            why_not: why_not(&self.weights, &choice, &machine, hit_rate),
+            why_not: why_not(&self.weights, &choice, &machine, &predicted)
+                .map(|reason| format!("it will not help, because {reason}")),
             policies,
             plan,
         }

@@ -18,7 +18,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use crate::predict::Machine;
+use crate::machine::Machine;
 
 pub use slots::{Layer, layers_of, pool_of, pool_slot_bytes};
 
@@ -29,6 +29,12 @@ pub const SMALL_BYTES: u64 = 256 << 10;
 /// being computed on, one is freed only a step later, one is being read.
 pub const RING_WEIGHTS: u64 = 3;
 
+/// Bytes of one read, and reads in flight, unless told otherwise.
+pub const READ_BYTES: u64 = 1 << 20;
+pub const DEPTH: u32 = 32;
+/// What direct reads are aligned to at most.
+const ALIGNMENT_BYTES: u64 = 4096;
+
 /// One weight tensor, in the order of first use within a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weight {
@@ -36,6 +42,19 @@ pub struct Weight {
     pub bytes: u64,
     pub layer: Option<u32>,
     pub usage: Use,
+}
+
+impl Weight {
+    /// Bytes that one token computes with.
+    pub fn touched_bytes(&self) -> f64 {
+        match self.usage {
+            Use::Rows => 0.0,
+            Use::Whole => self.bytes as f64,
+            Use::Experts { count, used, .. } => {
+                self.bytes as f64 * f64::from(used.min(count)) / f64::from(count.max(1))
+            }
+        }
+    }
 }
 
 /// How a token uses a weight.
@@ -73,6 +92,19 @@ pub struct Wanted {
     pub depth: u32,
     /// Offsets and lengths of direct reads are multiples of this.
     pub alignment_bytes: u64,
+}
+
+impl Wanted {
+    /// As feeding asks for it (docs/feeding.md).
+    pub fn new(weights_bytes: u64, strategies: Strategies) -> Wanted {
+        Wanted {
+            weights_bytes,
+            strategies,
+            read_bytes: READ_BYTES,
+            depth: DEPTH,
+            alignment_bytes: ALIGNMENT_BYTES,
+        }
+    }
 }
 
 /// Indices into the weights.
@@ -231,6 +263,12 @@ fn choose_with(weights: &[Weight], wanted: &Wanted, least_ring: u64) -> Choice {
 }
 
 impl Choice {
+    /// Whether more is kept, streamed or cached than what is too small to matter.
+    pub fn does_something(&self, weights: &[Weight]) -> bool {
+        let is_large = |&i: &usize| weights[i].bytes >= SMALL_BYTES;
+        !self.streamed.is_empty() || !self.sliced.is_empty() || self.pinned.iter().any(is_large)
+    }
+
     fn in_order(mut self) -> Choice {
         for list in [
             &mut self.pinned,

@@ -6,16 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::UnknownName;
 
-/// Which expert makes room for another.
+/// Which expert makes room for another; the least recently used among equals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
     /// The one not used for longest.
     #[default]
     Lru,
-    /// The one used least often.
+    /// The one used least often since it came.
     Lfu,
-    /// The one used least often, where old uses count less and less.
+    /// LFU-DA: the one with the least uses + age, where the age is the highest such sum of
+    /// those that went, so that old uses count less and less.
     LfuAged,
 }
 

@@ -13,51 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::choose::{Choice, SMALL_BYTES, Use, Weight};
+use crate::choose::{Choice, Use, Weight};
+use crate::machine::Machine;
 use simulate::{Need, Step};
-
-/// Share of the disk's speed that reading through page faults reaches, waits included:
-/// stock llama.cpp got 1.4 to 2.1 of 2.9 GiB/s.
-pub const FAULT_EFFICIENCY: f64 = 0.6;
-
-/// Seconds from asking for a batch of reads to its first bytes, on an SSD.
-pub const READ_LATENCY_SECONDS: f64 = 0.3e-3;
 
 /// No disk is as fast as this: the file lies in memory.
 const MEMORY_BYTES_PER_SECOND: f64 = 30e9;
 
 /// A plan that predicts less than this over stock is not worth its trouble.
 const MIN_GAIN: f64 = 1.05;
-
-/// What a token's time depends on besides the choice.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Machine {
-    pub disk_bytes_per_second: f64,
-    /// Of one batch of reads.
-    pub read_latency_seconds: f64,
-    /// With all weights in memory. Without it, the disk alone decides.
-    pub compute_seconds_per_token: Option<f64>,
-    /// Memory for weights, in whatever way; what the choice takes where it is not known.
-    pub weights_bytes: Option<u64>,
-    /// Bytes that the kernel reads ahead for each byte of an expert that stock
-    /// llama.cpp touches, the byte itself included.
-    pub stock_amplification: f64,
-    /// Share of the disk's speed that page faults reach.
-    pub fault_efficiency: f64,
-}
-
-impl Machine {
-    pub fn new(disk_bytes_per_second: f64) -> Machine {
-        Machine {
-            disk_bytes_per_second,
-            read_latency_seconds: READ_LATENCY_SECONDS,
-            compute_seconds_per_token: None,
-            weights_bytes: None,
-            stock_amplification: 1.0,
-            fault_efficiency: FAULT_EFFICIENCY,
-        }
-    }
-}
 
 /// How often an expert that the router asks for is in its slot already.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -162,7 +126,7 @@ pub fn predict(
         .clamp(0.0, 1.0);
     let traffic = Traffic::new(weights, choice, machine, hit_rate);
     let disk = machine.disk_bytes_per_second;
-    let compute = machine.compute_seconds_per_token.unwrap_or(0.0).max(0.0);
+    let compute = machine.resident_seconds(weights);
 
     let steps = steps(weights, choice, machine, hit_rate, &traffic);
     let seconds = simulate::seconds_per_token(&steps, choice.ring_bytes, disk);
@@ -196,34 +160,29 @@ pub fn predict(
     }
 }
 
-/// Why stock llama.cpp is as good, in one line; None when the choice is worth it.
+/// Why stock llama.cpp is as good, for "because …"; None when the choice is worth it. By time,
+/// or by bytes where no time is known.
 pub fn why_not(
     weights: &[Weight],
     choice: &Choice,
     machine: &Machine,
-    hit_rate: Option<f64>,
+    predicted: &Predicted,
 ) -> Option<String> {
-    let predicted = predict(weights, choice, machine, hit_rate);
-    let because = |reason: String| Some(format!("it will not help, because {reason}"));
     let memory = memory_of(weights, choice, machine);
     if fits(weights, choice, machine) {
-        return because(format!(
+        return Some(format!(
             "all weights ({}) fit in memory: without a plan they stay there, too",
             size(predicted.weight_bytes)
         ));
     }
     if machine.disk_bytes_per_second >= MEMORY_BYTES_PER_SECOND {
-        return because(format!(
+        return Some(format!(
             "no disk reads {} a second: the model's file lies in memory already",
             size(machine.disk_bytes_per_second as u64)
         ));
     }
-    let pins_large = choice
-        .pinned
-        .iter()
-        .any(|&i| weights[i].bytes >= SMALL_BYTES);
-    if !pins_large && choice.streamed.is_empty() && choice.sliced.is_empty() {
-        return because(format!(
+    if !choice.does_something(weights) {
+        return Some(format!(
             "nothing can be kept or streamed with {} for weights of {}",
             size(memory),
             size(predicted.weight_bytes)
@@ -231,27 +190,39 @@ pub fn why_not(
     }
     let stock_disk_seconds = predicted.stock.bytes_read_per_token as f64
         / (machine.disk_bytes_per_second * machine.fault_efficiency);
-    if let Some(compute) = machine.compute_seconds_per_token
-        && compute >= stock_disk_seconds
-    {
-        return because(format!(
+    let compute = machine.resident_seconds(weights);
+    if compute > 0.0 && compute >= stock_disk_seconds {
+        return Some(format!(
             "computing a token takes {} s, and reading its weights {} s without a plan",
             four_digits(compute),
             four_digits(stock_disk_seconds)
         ));
     }
-    if let (Some(ours), Some(stock)) = (
+    match (
         predicted.tokens_per_second,
         predicted.stock.tokens_per_second,
-    ) && ours < stock * MIN_GAIN
-    {
-        return because(format!(
-            "it would give {} tokens a second, and {} come without a plan",
-            four_digits(ours),
-            four_digits(stock)
-        ));
+    ) {
+        (Some(ours), Some(stock)) => (ours < stock * MIN_GAIN).then(|| {
+            format!(
+                "it would give {} tokens a second, and {} come without a plan",
+                four_digits(ours),
+                four_digits(stock)
+            )
+        }),
+        _ => {
+            let (ours, stock) = (
+                predicted.bytes_read_per_token,
+                predicted.stock.bytes_read_per_token,
+            );
+            (ours as f64 * MIN_GAIN > stock as f64).then(|| {
+                format!(
+                    "it would read {} for a token, and {} are read without a plan",
+                    size(ours),
+                    size(stock)
+                )
+            })
+        }
     }
-    None
 }
 
 /// Bytes of one token, by the way they come.
@@ -334,7 +305,7 @@ impl Load {
             Use::Whole => self.whole += weight.bytes as f64,
             Use::Experts { .. } => {
                 self.experts += weight.bytes as f64;
-                self.touched += touched_bytes(weight);
+                self.touched += weight.touched_bytes();
             }
         }
     }
@@ -403,6 +374,18 @@ fn layer_misses(
     layers
 }
 
+/// Bytes of a token that can be read only when a router has spoken.
+pub fn routed_bytes_per_token(
+    weights: &[Weight],
+    choice: &Choice,
+    machine: &Machine,
+    hit_rate: f64,
+) -> u64 {
+    let misses = layer_misses(weights, choice, machine, hit_rate);
+    let bytes: f64 = misses.values().map(|miss| miss.first + miss.last).sum();
+    bytes.round() as u64
+}
+
 /// One token as the simulation takes it. Computing takes time by bytes touched.
 fn steps(
     weights: &[Weight],
@@ -411,8 +394,8 @@ fn steps(
     hit_rate: f64,
     traffic: &Traffic,
 ) -> Vec<Step> {
-    let compute = machine.compute_seconds_per_token.unwrap_or(0.0).max(0.0);
-    let touched: f64 = weights.iter().map(touched_bytes).sum();
+    let compute = machine.resident_seconds(weights);
+    let touched: f64 = weights.iter().map(Weight::touched_bytes).sum();
     let mut needs = vec![Need::Nothing; weights.len()];
     for &i in &choice.streamed {
         needs[i] = Need::Ring {
@@ -425,7 +408,7 @@ fn steps(
             _ => traffic.mapped_share.whole,
         };
         needs[i] = Need::Faults {
-            bytes: touched_bytes(&weights[i]) * share / machine.fault_efficiency,
+            bytes: weights[i].touched_bytes() * share / machine.fault_efficiency,
         };
     }
     let misses = layer_misses(weights, choice, machine, hit_rate);
@@ -447,21 +430,10 @@ fn steps(
         .iter()
         .zip(needs)
         .map(|(weight, need)| Step {
-            compute_seconds: compute * touched_bytes(weight) / touched.max(1.0),
+            compute_seconds: compute * weight.touched_bytes() / touched.max(1.0),
             need,
         })
         .collect()
-}
-
-/// Bytes of a weight that one token computes with.
-fn touched_bytes(weight: &Weight) -> f64 {
-    match weight.usage {
-        Use::Rows => 0.0,
-        Use::Whole => weight.bytes as f64,
-        Use::Experts { count, used, .. } => {
-            weight.bytes as f64 * f64::from(used.min(count)) / f64::from(count.max(1))
-        }
-    }
 }
 
 fn taken_bytes(weights: &[Weight], choice: &Choice) -> u64 {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::choose::{ExpertMemory, Strategies, Wanted, choose};
+use crate::machine::FAULT_EFFICIENCY;
 
 const MB: u64 = 1_000_000;
 
@@ -305,15 +306,16 @@ fn dense_model_runs_near_the_speed_of_the_disk() {
         assert!(got.tokens_per_second <= got.ceiling_tokens_per_second);
         let stock = got.stock.tokens_per_second.unwrap().recip();
         assert!((2.0..2.2).contains(&stock), "{share}: {stock}");
-        assert_eq!(why_not(&weights, &choice, &machine, None), None);
+        assert_eq!(why_not(&weights, &choice, &machine, &got), None);
     }
 }
 
 #[test]
 fn plan_that_does_not_help_says_why() {
     let check = |weights: &[Weight], choice: &Choice, machine: &Machine, reason: &str| {
-        let got = why_not(weights, choice, machine, None).unwrap();
-        assert_eq!(got, format!("it will not help, because {reason}"));
+        let predicted = predict(weights, choice, machine, None);
+        let got = why_not(weights, choice, machine, &predicted).unwrap();
+        assert_eq!(got, reason);
     };
     let (weights, choice, machine) = dense(0.5);
     let ample = Machine {
@@ -359,6 +361,21 @@ fn plan_that_does_not_help_says_why() {
     };
     let reason = "it would give 0.1667 tokens a second, and 0.25 come without a plan";
     check(&weights, &choice, &machine, reason);
+    let unknown_disk = Machine::new(0.0);
+    let reason = "it would read 381.5 MiB for a token, and 381.5 MiB are read without a plan";
+    check(&weights, &choice, &unknown_disk, reason);
+}
+
+#[test]
+fn memory_s_speed_bounds_a_token_too() {
+    let (weights, choice) = streamed(4, 300 * MB);
+    let machine = |rate| Machine {
+        memory_bytes_per_second: Some(rate),
+        ..slow(2.0)
+    };
+    let seconds = |rate| predict(&weights, &choice, &machine(rate), None).seconds_per_token;
+    close(seconds(1e9), 4.0);
+    close(seconds(50e6), 8.0);
 }
 
 #[test]
