@@ -12,9 +12,9 @@
 
 use std::collections::HashMap;
 
-use plan::Policy;
+use plan::choose::pool_of;
+use plan::{Cache, Policy};
 
-use crate::cache::Slots;
 use crate::error::FeedError;
 use crate::reader::{Reader, Request};
 use crate::weights::{Fate, Usage, Weights};
@@ -44,9 +44,8 @@ struct Area {
 
 struct Pool {
     areas: Vec<Area>,
-    /// Expert e goes into slots s with s = e modulo this.
-    phases: u32,
-    slots: Slots,
+    /// Expert e goes into slots s with s = e modulo the number of phases.
+    cache: Cache,
     /// From the start of the experts' memory.
     range: (u64, u64),
 }
@@ -56,6 +55,8 @@ struct Layer {
     pool: usize,
     weights: Vec<u32>,
     count: u32,
+    /// Number of its first expert among those of the pool.
+    first_item: u32,
 }
 
 /// Hits and misses, as experts.
@@ -112,22 +113,26 @@ impl Experts {
             _ => None,
         };
         let pool_count = (layout.pools.max(1) as usize).min(groups.len().max(1));
-        let mut layers = Vec::new();
+        let mut layers: Vec<Layer> = Vec::new();
+        let mut items = vec![0; pool_count];
         for (number, group) in groups.iter().enumerate() {
             let count = group
                 .iter()
                 .filter_map(|&w| slice_of(w))
                 .map(|s| s.1)
                 .min()?;
+            let pool = pool_of(number, groups.len(), pool_count as u32);
             layers.push(Layer {
-                pool: number * pool_count / groups.len(),
+                pool,
                 weights: group.clone(),
                 count,
+                first_item: items[pool],
             });
+            items[pool] += count;
         }
         let mut pools = Vec::new();
         let mut at = 0;
-        for pool in 0..pool_count {
+        for (pool, &items) in items.iter().enumerate() {
             let members = || layers.iter().filter(move |layer| layer.pool == pool);
             let roles = members().map(|layer| layer.weights.len()).max()?;
             let fewest = members().map(|layer| layer.count).min()?;
@@ -153,8 +158,7 @@ impl Experts {
             }
             pools.push(Pool {
                 areas,
-                phases,
-                slots: Slots::new(slots, layout.policy),
+                cache: Cache::new(items, slots, phases, layout.policy),
                 range: (start, at),
             });
         }
@@ -185,7 +189,7 @@ impl Experts {
 
     /// Slots that a layer can use at once.
     pub fn slots_of(&self, layer: u32) -> u32 {
-        self.pools[self.layers[layer as usize].pool].slots.len()
+        self.pools[self.layers[layer as usize].pool].cache.slots()
     }
 
     /// Address of slot 0 and distance between slots, for a weight of a layer.
@@ -201,7 +205,7 @@ impl Experts {
     /// The memory below `bytes` was used for something else: nothing of it is kept.
     pub fn forget_below(&mut self, bytes: u64) {
         for pool in self.pools.iter_mut().filter(|pool| pool.range.0 < bytes) {
-            pool.slots.clear();
+            pool.cache.clear();
         }
     }
 
@@ -220,17 +224,18 @@ impl Experts {
             pool,
             weights: roles,
             count,
+            first_item,
         } = &self.layers[layer as usize];
         let pool = &mut self.pools[*pool];
         let is_known = experts.iter().all(|expert| expert < count);
-        if !is_known || experts.len() > pool.slots.len() as usize {
+        if !is_known || experts.len() > pool.cache.slots() as usize {
             self.counts.too_many += 1;
             return Ok(false);
         }
         let mut missing: Vec<(u32, u32)> = Vec::new();
-        pool.slots.begin();
+        pool.cache.begin();
         for &expert in experts {
-            if let Some(slot) = pool.slots.hit((layer, expert)) {
+            if let Some(slot) = pool.cache.hit(first_item + expert) {
                 slot_of.insert(expert, slot);
             }
         }
@@ -239,7 +244,7 @@ impl Experts {
             if slot_of.contains_key(&expert) {
                 continue;
             }
-            let slot = pool.slots.replace((layer, expert), pool.phases);
+            let slot = pool.cache.replace(first_item + expert, expert);
             slot_of.insert(expert, slot);
             missing.push((expert, slot));
         }
@@ -328,7 +333,7 @@ impl Experts {
         self.pending.clear();
         self.moves.clear();
         self.tags.clear();
-        self.pools.iter_mut().for_each(|pool| pool.slots.clear());
+        self.pools.iter_mut().for_each(|pool| pool.cache.clear());
     }
 }
 

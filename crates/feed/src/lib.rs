@@ -17,7 +17,6 @@
 //! whoever reads it when, because it is pointed away from a place before that place is
 //! given back, and at a place only after it was read.
 
-mod cache;
 mod depth;
 mod error;
 mod experts;
