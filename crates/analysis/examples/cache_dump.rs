@@ -3,12 +3,11 @@
 //!
 //! `cargo run --release -p analysis --example cache_dump [ACCESSES [ITEMS [SEED]]]`
 
-use analysis::{
+use analysis::{cache_trace::CacheTrace, curves::LruCurve, reuse::ReuseTables};
+use plan::{
+    Policy,
     belady::{self, Admission, NextUses},
-    cache_trace::CacheTrace,
-    curves::LruCurve,
-    experts_cache::{Ageing, lfu_hits},
-    reuse::ReuseTables,
+    routing,
 };
 
 fn main() {
@@ -44,7 +43,7 @@ fn main() {
             "sizes": sizes,
             "hits": {
                 "lru": hits(&|size| accesses - lru.misses(size).accesses),
-                "lfu": hits(&|size| lfu_hits(&trace, size, Ageing::Never).run),
+                "lfu": hits(&|size| routing::hits(&trace, size, Policy::Lfu).run),
                 "belady": hits(&|size| belady(size, Admission::Always)),
                 "belady_with_bypass": hits(&|size| belady(size, Admission::Bypass)),
             },

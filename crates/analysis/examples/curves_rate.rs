@@ -12,13 +12,15 @@ use std::{
 };
 
 use analysis::{
-    cache_trace::CacheTrace,
+    cache_trace,
+    caches::{CacheQuestion, Caches},
     curves::{Curves, even_budgets},
-    experts_cache::{ExpertCaches, RoutingSequence},
-    opportunities::Opportunities,
+    experts_cache::{ExpertCaches, routing_of},
+    opportunities::Machine,
     pass::Pass,
     reuse::ReuseTables,
     sequence::{Sequence, SequenceBuilder},
+    weights::weights_of,
 };
 use trace::{
     format::Phase,
@@ -49,8 +51,8 @@ fn main() {
         drop(sequence);
         let sequence = graph.sequence(curve_accesses);
         for trace in [
-            CacheTrace::units(&sequence),
-            CacheTrace::pages(&sequence).expect("pages"),
+            cache_trace::units(&sequence),
+            cache_trace::pages(&sequence).expect("pages"),
         ] {
             let what = format!("{:?}", trace.granularity).to_lowercase();
             let begin = Begin::now();
@@ -71,10 +73,20 @@ fn main() {
             );
         }
         let begin = Begin::now();
-        let budgets = even_budgets(sequence.touched_bytes(), POINTS);
-        Opportunities::of(&sequence, &budgets, None, threads).expect("tokens");
-        report(name, "opportunities", sequence.accesses.len(), begin);
-        let routing = RoutingSequence::of(&sequence);
+        let question = CacheQuestion {
+            budgets_bytes: even_budgets(sequence.touched_bytes(), POINTS),
+            weights: weights_of(&sequence, None),
+            machine: Machine::new(1e9),
+            threads,
+        };
+        Caches::of(&sequence, &question).expect("pages");
+        report(
+            name,
+            "everything about caches",
+            sequence.accesses.len(),
+            begin,
+        );
+        let routing = routing_of(&sequence);
         let begin = Begin::now();
         if ExpertCaches::of(&routing, None).is_some() {
             report(name, "16 sizes of expert caches", routing.uses.len(), begin);

@@ -13,293 +13,114 @@
 
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
-use serde::{Deserialize, Serialize};
+pub use plan::cache_trace::{
+    CacheTrace, Count, Counts, Granularity, PAGE_BYTES, Reference, Scope, Use,
+};
 
 use crate::{
     error::AnalysisError,
-    sequence::{Extent, MAX_ACCESSES, Piece, Sequence, Unit},
+    sequence::{Extent, MAX_ACCESSES, Piece, Sequence},
 };
 
-/// Bytes of a page of the page cache, and the unit of faults on every machine that we know.
-pub const PAGE_BYTES: u64 = 4096;
-
-/// What a cache holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Granularity {
-    Unit,
-    Page,
-}
-
-/// Which accesses are counted. The cache always sees all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// The whole run.
-    Run,
-    /// Evaluations that generate a token.
-    Generate,
-}
-
-/// What an access does to the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Use {
-    /// Reads the whole item.
-    Whole,
-    /// Reads a part of it, and is not cached by itself.
-    Probe,
-}
-
-/// What an access number stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reference {
-    pub item: u32,
-    pub kind: Use,
-    /// Bytes that a miss reads.
-    pub bytes: u64,
-    /// Misses that a miss counts as: 1, or the pages of an atom.
-    pub touches: u64,
-}
-
-/// Uses of cache items in order.
-#[derive(Clone, Debug)]
-pub struct CacheTrace<'s> {
-    pub granularity: Granularity,
-    pub item_bytes: Vec<u64>,
-    pub references: Vec<Reference>,
-    /// Numbers of references, in execution order.
-    pub accesses: Cow<'s, [u32]>,
-    /// Stretches of `accesses` that belong to generated tokens, ascending.
-    pub generate: Vec<Range<usize>>,
-}
-
-/// Touches (units or pages) and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Count {
-    pub accesses: u64,
-    pub bytes: u64,
-}
-
-impl Count {
-    pub fn add(&mut self, reference: &Reference) {
-        self.accesses += reference.touches;
-        self.bytes += reference.bytes;
-    }
-}
-
-/// A count over the whole run and over its generating part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    pub run: Count,
-    pub generate: Count,
-}
-
-impl Counts {
-    pub fn of(&self, scope: Scope) -> Count {
-        match scope {
-            Scope::Run => self.run,
-            Scope::Generate => self.generate,
+/// Tensors, expert slices and embedding rows. Copies no access.
+pub fn units(sequence: &Sequence) -> CacheTrace<'_> {
+    let mut item_of_unit: Vec<Option<u32>> = vec![None; sequence.units.len()];
+    let mut item_bytes = Vec::new();
+    for piece in sequence.pieces.iter().filter(|p| p.extent == Extent::Whole) {
+        let item = &mut item_of_unit[piece.unit as usize];
+        if item.is_none() {
+            *item = Some(item_bytes.len() as u32);
+            item_bytes.push(piece.bytes);
         }
     }
-}
-
-impl CacheTrace<'static> {
-    /// Whole uses of items of given sizes, as one generating stretch.
-    pub fn whole_items(item_bytes: Vec<u64>, accesses: Vec<u32>) -> CacheTrace<'static> {
-        let references = item_bytes.iter().enumerate();
-        let references = references.map(|(item, &bytes)| Reference {
-            item: item as u32,
-            kind: Use::Whole,
-            bytes,
-            touches: 1,
-        });
-        let generate = std::iter::once(0..accesses.len()).collect();
-        CacheTrace {
-            granularity: Granularity::Unit,
-            references: references.collect(),
-            item_bytes,
-            accesses: Cow::Owned(accesses),
-            generate,
-        }
-    }
-}
-
-impl<'s> CacheTrace<'s> {
-    /// Tensors, expert slices and embedding rows. Copies no access.
-    pub fn units(sequence: &'s Sequence) -> CacheTrace<'s> {
-        let mut item_of_unit: Vec<Option<u32>> = vec![None; sequence.units.len()];
-        let mut item_bytes = Vec::new();
-        for piece in sequence.pieces.iter().filter(|p| p.extent == Extent::Whole) {
-            let item = &mut item_of_unit[piece.unit as usize];
-            if item.is_none() {
-                *item = Some(item_bytes.len() as u32);
+    let references = sequence.pieces.iter().map(|piece| {
+        let (item, kind) = match (item_of_unit[piece.unit as usize], piece.extent) {
+            (Some(item), Extent::Whole) => (item, Use::Whole),
+            (Some(item), Extent::Part) => (item, Use::Probe),
+            (None, _) => {
                 item_bytes.push(piece.bytes);
-            }
-        }
-        let references = sequence.pieces.iter().map(|piece| {
-            let (item, kind) = match (item_of_unit[piece.unit as usize], piece.extent) {
-                (Some(item), Extent::Whole) => (item, Use::Whole),
-                (Some(item), Extent::Part) => (item, Use::Probe),
-                (None, _) => {
-                    item_bytes.push(piece.bytes);
-                    (item_bytes.len() as u32 - 1, Use::Whole)
-                }
-            };
-            Reference {
-                item,
-                kind,
-                bytes: piece.bytes,
-                touches: 1,
-            }
-        });
-        CacheTrace {
-            granularity: Granularity::Unit,
-            references: references.collect(),
-            item_bytes,
-            accesses: Cow::Borrowed(&sequence.accesses),
-            generate: generating(sequence),
-        }
-    }
-
-    /// The uses of those units that `keep` wants; what a cache for them alone sees.
-    pub fn units_where(sequence: &'s Sequence, keep: impl Fn(&Unit) -> bool) -> CacheTrace<'s> {
-        let whole = CacheTrace::units(sequence);
-        let kept: Vec<bool> = sequence
-            .pieces
-            .iter()
-            .map(|piece| keep(&sequence.units[piece.unit as usize]))
-            .collect();
-        let mut accesses = Vec::new();
-        let mut generate = Vec::new();
-        whole.for_each_stretch(|range, scope| {
-            let first = accesses.len();
-            let pieces = sequence.accesses[range].iter().copied();
-            accesses.extend(pieces.filter(|&piece| kept[piece as usize]));
-            if scope == Scope::Generate {
-                append(&mut generate, first..accesses.len());
-            }
-        });
-        CacheTrace {
-            accesses: Cow::Owned(accesses),
-            generate,
-            ..whole
-        }
-    }
-
-    /// Pages of the model's files.
-    pub fn pages(sequence: &Sequence) -> Result<CacheTrace<'static>, AnalysisError> {
-        let extents = page_extents(sequence);
-        let mut bounds: Vec<u64> = Vec::new();
-        for &(first, end) in extents.iter().flatten() {
-            bounds.push(first);
-            bounds.push(end);
-        }
-        bounds.sort_unstable();
-        bounds.dedup();
-        // Atoms are numbered when a piece first covers them: gaps between tensors
-        // never are.
-        let mut atom_at: Vec<Option<u32>> = vec![None; bounds.len()];
-        let mut item_bytes: Vec<u64> = Vec::new();
-        let mut atoms: Vec<u32> = Vec::new();
-        let mut atoms_of: Vec<Range<usize>> = Vec::with_capacity(extents.len());
-        for extent in &extents {
-            let start = atoms.len();
-            for &(first, end) in extent {
-                let mut at = bounds.partition_point(|&bound| bound < first);
-                while bounds[at] < end {
-                    let atom = *atom_at[at].get_or_insert_with(|| {
-                        item_bytes.push((bounds[at + 1] - bounds[at]) * PAGE_BYTES);
-                        item_bytes.len() as u32 - 1
-                    });
-                    atoms.push(atom);
-                    at += 1;
-                }
-            }
-            atoms_of.push(start..atoms.len());
-        }
-        let mut total = 0u64;
-        for &piece in &sequence.accesses {
-            total += atoms_of[piece as usize].len() as u64;
-        }
-        if total > MAX_ACCESSES {
-            return Err(AnalysisError::TooManyAccesses { most: MAX_ACCESSES });
-        }
-        let mut accesses = Vec::with_capacity(total as usize);
-        let mut generate: Vec<Range<usize>> = Vec::new();
-        for eval in &sequence.evals {
-            let first = accesses.len();
-            for &piece in sequence.accesses_of(eval) {
-                accesses.extend_from_slice(&atoms[atoms_of[piece as usize].clone()]);
-            }
-            if eval.is_generate() {
-                append(&mut generate, first..accesses.len());
-            }
-        }
-        let references = item_bytes.iter().enumerate();
-        let references = references.map(|(item, &bytes)| Reference {
-            item: item as u32,
-            kind: Use::Whole,
-            bytes,
-            touches: bytes / PAGE_BYTES,
-        });
-        Ok(CacheTrace {
-            granularity: Granularity::Page,
-            references: references.collect(),
-            item_bytes,
-            accesses: Cow::Owned(accesses),
-            generate,
-        })
-    }
-
-    /// Everything that was asked for, hit or missed.
-    pub fn totals(&self) -> Counts {
-        let mut uses = vec![0u64; self.references.len()];
-        let mut totals = Counts::default();
-        let mut add = |range: Range<usize>, count: &mut Count| {
-            uses.fill(0);
-            for &reference in &self.accesses[range] {
-                uses[reference as usize] += 1;
-            }
-            for (reference, &uses) in self.references.iter().zip(&uses) {
-                count.accesses += uses * reference.touches;
-                count.bytes += uses * reference.bytes;
+                (item_bytes.len() as u32 - 1, Use::Whole)
             }
         };
-        add(0..self.accesses.len(), &mut totals.run);
-        for range in &self.generate {
-            add(range.clone(), &mut totals.generate);
+        Reference {
+            item,
+            kind,
+            bytes: piece.bytes,
+            touches: 1,
         }
-        totals
+    });
+    CacheTrace {
+        granularity: Granularity::Unit,
+        references: references.collect(),
+        item_bytes,
+        accesses: Cow::Borrowed(&sequence.accesses),
+        generate: generating(sequence),
     }
+}
 
-    /// Distinct bytes that are used at least once, each item counted whole.
-    pub fn footprint_bytes(&self) -> u64 {
-        let mut used = vec![false; self.item_bytes.len()];
-        for &reference in self.accesses.iter() {
-            used[self.references[reference as usize].item as usize] = true;
-        }
-        let items = self.item_bytes.iter().zip(&used);
-        items
-            .filter(|(_, used)| **used)
-            .map(|(bytes, _)| bytes)
-            .sum()
+/// Pages of the model's files.
+pub fn pages(sequence: &Sequence) -> Result<CacheTrace<'static>, AnalysisError> {
+    let extents = page_extents(sequence);
+    let mut bounds: Vec<u64> = Vec::new();
+    for &(first, end) in extents.iter().flatten() {
+        bounds.push(first);
+        bounds.push(end);
     }
-
-    /// Calls `f(position, scope)` range by range, so that hot loops need no test
-    /// of the scope for each access.
-    pub(crate) fn for_each_stretch(&self, mut f: impl FnMut(Range<usize>, Scope)) {
-        let mut at = 0;
-        for range in &self.generate {
-            if at < range.start {
-                f(at..range.start, Scope::Run);
+    bounds.sort_unstable();
+    bounds.dedup();
+    // Atoms are numbered when a piece first covers them: gaps between tensors
+    // never are.
+    let mut atom_at: Vec<Option<u32>> = vec![None; bounds.len()];
+    let mut item_bytes: Vec<u64> = Vec::new();
+    let mut atoms: Vec<u32> = Vec::new();
+    let mut atoms_of: Vec<Range<usize>> = Vec::with_capacity(extents.len());
+    for extent in &extents {
+        let start = atoms.len();
+        for &(first, end) in extent {
+            let mut at = bounds.partition_point(|&bound| bound < first);
+            while bounds[at] < end {
+                let atom = *atom_at[at].get_or_insert_with(|| {
+                    item_bytes.push((bounds[at + 1] - bounds[at]) * PAGE_BYTES);
+                    item_bytes.len() as u32 - 1
+                });
+                atoms.push(atom);
+                at += 1;
             }
-            f(range.clone(), Scope::Generate);
-            at = range.end;
         }
-        if at < self.accesses.len() {
-            f(at..self.accesses.len(), Scope::Run);
+        atoms_of.push(start..atoms.len());
+    }
+    let mut total = 0u64;
+    for &piece in &sequence.accesses {
+        total += atoms_of[piece as usize].len() as u64;
+    }
+    if total > MAX_ACCESSES {
+        return Err(AnalysisError::TooManyAccesses { most: MAX_ACCESSES });
+    }
+    let mut accesses = Vec::with_capacity(total as usize);
+    let mut generate: Vec<Range<usize>> = Vec::new();
+    for eval in &sequence.evals {
+        let first = accesses.len();
+        for &piece in sequence.accesses_of(eval) {
+            accesses.extend_from_slice(&atoms[atoms_of[piece as usize].clone()]);
+        }
+        if eval.is_generate() {
+            append(&mut generate, first..accesses.len());
         }
     }
+    let references = item_bytes.iter().enumerate();
+    let references = references.map(|(item, &bytes)| Reference {
+        item: item as u32,
+        kind: Use::Whole,
+        bytes,
+        touches: bytes / PAGE_BYTES,
+    });
+    Ok(CacheTrace {
+        granularity: Granularity::Page,
+        references: references.collect(),
+        item_bytes,
+        accesses: Cow::Owned(accesses),
+        generate,
+    })
 }
 
 fn generating(sequence: &Sequence) -> Vec<Range<usize>> {

@@ -2,13 +2,14 @@
 
 use std::num::NonZeroUsize;
 
+use plan::Weight;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache_trace::CacheTrace,
+    cache_trace::{self, CacheTrace},
     curves::{Curves, even_budgets},
     error::AnalysisError,
-    experts_cache::{ExpertCaches, RoutingSequence},
+    experts_cache::{ExpertCaches, routing_of},
     opportunities::{Machine, Opportunities, Parts},
     reuse::ReuseHistogram,
     sequence::Sequence,
@@ -22,8 +23,10 @@ const DEFAULT_POINTS: u64 = 16;
 pub struct CacheQuestion {
     /// Memory for weights; empty means 16 equal steps up to all that was used.
     pub budgets_bytes: Vec<u64>,
-    /// Measured ceilings, for speeds.
-    pub machine: Option<Machine>,
+    /// As [`crate::weights::weights_of`] finds them.
+    pub weights: Vec<Weight>,
+    /// Its disk's speed is not positive where nobody measured.
+    pub machine: Machine,
     pub threads: NonZeroUsize,
 }
 
@@ -48,8 +51,8 @@ pub struct Granular {
 
 impl Caches {
     pub fn of(sequence: &Sequence, question: &CacheQuestion) -> Result<Caches, AnalysisError> {
-        let units = CacheTrace::units(sequence);
-        let pages = CacheTrace::pages(sequence)?;
+        let units = cache_trace::units(sequence);
+        let pages = cache_trace::pages(sequence)?;
         let budgets = match question.budgets_bytes.as_slice() {
             // In whole pages: at the last point everything fits at both
             // granularities.
@@ -61,29 +64,27 @@ impl Caches {
         };
         let granular = |trace: &CacheTrace| {
             let (curves, reuse) = Curves::and_reuse(trace, &budgets, question.threads);
-            let granular = Granular {
+            Granular {
                 reuse: reuse.run.histogram(),
                 reuse_generate: reuse.generate.histogram(),
                 curves,
-            };
-            (granular, reuse)
+            }
         };
-        let (unit, _) = granular(&units);
-        let (page, page_reuse) = granular(&pages);
+        let (unit, page) = (granular(&units), granular(&pages));
         drop(pages);
+        let routing = routing_of(sequence);
         let parts = Parts {
-            units: &units,
-            page_reuse: &page_reuse,
+            footprint_bytes: units.footprint_bytes(),
+            weights: &question.weights,
+            routing: &routing,
             page_curves: &page.curves,
+            machine: question.machine,
         };
-        let opportunities = match Opportunities::from_parts(sequence, &parts, question.machine) {
-            Err(AnalysisError::NoGeneratedToken) => None,
-            outlook => Some(outlook?),
-        };
+        let opportunities = Opportunities::of(sequence, &parts);
         Ok(Caches {
             unit,
             page,
-            expert_caches: ExpertCaches::of(&RoutingSequence::of(sequence), None),
+            expert_caches: ExpertCaches::of(&routing, None),
             opportunities,
         })
     }

@@ -7,7 +7,7 @@
 //!   is what "drop the least recently used until there is room" does, also with
 //!   items of different sizes. An item larger than the cache never hits and leaves
 //!   the cache empty.
-//! - *Belady's rule* ([`crate::belady`]), simulated for each budget.
+//! - *Belady's rule* ([`plan::belady`]), simulated for each budget.
 //! - *Pin and stream* ([`crate::pins`]): the densest items stay, the rest is read
 //!   each time. For a pass over W bytes with C of them pinned: W − C.
 
@@ -19,10 +19,10 @@ use std::{
     },
 };
 
+use plan::belady::{self, Admission, NextUses};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    belady::{self, Admission, NextUses},
     cache_trace::{CacheTrace, Count, Counts, Granularity, Scope},
     pins::PinChoice,
     reuse::{ReuseTable, ReuseTables},

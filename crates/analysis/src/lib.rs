@@ -12,11 +12,12 @@
 //!   what most other modules start from;
 //! - [`cache_trace`]: that order as a cache sees it, by unit or by page;
 //! - [`reuse`]: exact reuse distances in bytes, by unit and by page;
-//! - [`curves`]: miss-ratio curves of LRU, Belady's rule ([`belady`]) and
+//! - [`curves`]: miss-ratio curves of LRU, Belady's rule ([`plan::belady`]) and
 //!   pin-and-stream ([`pins`]);
-//! - [`experts_cache`]: hit rates of expert caches of each size;
+//! - [`experts_cache`]: which experts were used; [`weights`]: which weights, and the time to
+//!   compute a token, as crate `plan` wants to know them;
 //! - [`opportunities`]: what each way of using memory would read and how fast it
-//!   would be; [`caches`] is the way in to all of these.
+//!   would be, by crate `plan`; [`caches`] is the way in to all of these.
 //!
 //! Facts about a run:
 //! - [`hot`]: hot and cold; [`sequential`]: sequential or random;
@@ -35,7 +36,6 @@
 //! tables and SQL (crate `store`), or format anything for people (crate
 //! `render`).
 
-pub mod belady;
 pub mod cache_trace;
 pub mod caches;
 pub mod curves;
@@ -43,9 +43,9 @@ pub mod error;
 pub mod experts_cache;
 pub mod opportunities;
 pub mod pins;
-mod positions;
 pub mod reuse;
 pub mod sequence;
+pub mod weights;
 
 pub mod compare;
 pub mod determinism;

@@ -15,14 +15,13 @@ use crate::cache_trace::{CacheTrace, Count, Counts, Granularity, PAGE_BYTES, Sco
 
 /// What pinning one item saves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ItemReads {
-    pub item: u32,
-    pub bytes: u64,
+struct ItemReads {
+    item: u32,
+    bytes: u64,
     /// What all its accesses read, in each scope.
-    pub reads: Counts,
-    /// What its first access reads, and where it is; nothing of it can be saved.
-    pub first: Counts,
-    pub first_position: usize,
+    reads: Counts,
+    /// What its first access reads; nothing of it can be saved.
+    first: Counts,
 }
 
 /// The items of a trace with what is read of them, in order of first use.
@@ -66,6 +65,7 @@ impl PinChoice {
                         accesses: reference.touches,
                         bytes: trace.item_bytes[reference.item as usize],
                     };
+                    // In order of first use.
                     items.push(ItemReads {
                         item: reference.item,
                         bytes: whole.bytes,
@@ -77,7 +77,6 @@ impl PinChoice {
                                 Scope::Generate => whole,
                             },
                         },
-                        first_position: position,
                     });
                 }
             }
@@ -106,11 +105,6 @@ impl PinChoice {
             items,
             total,
         }
-    }
-
-    /// The items in order of first use.
-    pub fn items(&self) -> &[ItemReads] {
-        &self.items
     }
 
     /// Pins at most `budget_bytes`, by what is read in `scope`.

@@ -6,24 +6,19 @@ mod common;
 use std::num::NonZeroUsize;
 
 use analysis::{
-    cache_trace::{CacheTrace, PAGE_BYTES, Scope},
+    cache_trace::{CacheTrace, PAGE_BYTES},
     caches::{CacheQuestion, Caches},
-    error::AnalysisError,
-    experts_cache::{Ageing, ExpertCaches, Hits, RoutedLayer, RoutingSequence, lfu_hits},
-    opportunities::{Help, Machine, Opportunities, Strategy, StrategyOutlook},
+    experts_cache::{ExpertCaches, Hits, RoutedLayer, RoutingSequence, routing_of},
+    opportunities::{Help, Opportunities, Strategy, StrategyOutlook},
     sequence::{Extent, Piece, Run, Sequence},
+    weights::{compute_seconds, weights_of},
 };
 use common::{cyclic, equal_trace, eval, unit};
+use plan::{Machine, Policy, Question, Strategies, Use, routing};
 use proptest::prelude::*;
 use trace::format::Phase;
 
-const ONE: NonZeroUsize = NonZeroUsize::MIN;
-
-#[derive(Clone, Copy, PartialEq)]
-enum Policy {
-    Lru,
-    Lfu(Ageing),
-}
+const MB: u64 = 1 << 20;
 
 struct Slot {
     item: u32,
@@ -52,10 +47,10 @@ fn naive_hits(trace: &CacheTrace, slots: usize, policy: Policy) -> Hits {
         if cache.len() == slots {
             let rank = |slot: &Slot| match policy {
                 Policy::Lru => (0, slot.last),
-                Policy::Lfu(_) => (slot.key, slot.last),
+                Policy::Lfu | Policy::LfuAged => (slot.key, slot.last),
             };
             let victim = (0..slots).min_by_key(|&i| rank(&cache[i])).unwrap();
-            if policy == Policy::Lfu(Ageing::Dynamic) {
+            if policy == Policy::LfuAged {
                 age = cache[victim].key;
             }
             cache.remove(victim);
@@ -74,11 +69,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn lfu_is_the_cache_that_counts(trace in equal_trace(), slots in 0usize..12) {
-        for ageing in [Ageing::Never, Ageing::Dynamic] {
+    fn policies_are_a_list_searched_from_end_to_end(trace in equal_trace(), slots in 0usize..12) {
+        for policy in Policy::ALL {
             prop_assert_eq!(
-                lfu_hits(&trace, slots as u64, ageing),
-                naive_hits(&trace, slots, Policy::Lfu(ageing))
+                routing::hits(&trace, slots as u64, policy),
+                naive_hits(&trace, slots, policy)
             );
         }
     }
@@ -129,8 +124,8 @@ proptest! {
             sum
         };
         prop_assert_eq!(point.per_layer.lru, sum(Policy::Lru));
-        prop_assert_eq!(point.per_layer.lfu, sum(Policy::Lfu(Ageing::Never)));
-        prop_assert_eq!(point.per_layer.lfu_aged, sum(Policy::Lfu(Ageing::Dynamic)));
+        prop_assert_eq!(point.per_layer.lfu, sum(Policy::Lfu));
+        prop_assert_eq!(point.per_layer.lfu_aged, sum(Policy::LfuAged));
 
         let flat = routing.uses.iter().map(|&(layer, expert)| layer * 4 + expert).collect();
         let global = CacheTrace { generate: routing.generate.clone(), ..CacheTrace::whole_items(vec![1; 12], flat) };
@@ -143,9 +138,9 @@ proptest! {
     }
 }
 
-/// Two layers of four experts (up and down slices of one page each) and a dense
-/// tensor of two pages; token by token the named expert of both layers.
-fn moe(experts: &[u32]) -> Sequence {
+/// Two layers of four experts (up and down slices) and a dense tensor of two slices; token
+/// by token the named expert of both layers.
+fn moe(slice_bytes: u64, experts: &[u32]) -> Sequence {
     let mut sequence = Sequence::default();
     let mut file_offset = 0;
     let mut add = |mut unit: analysis::sequence::Unit| {
@@ -165,12 +160,12 @@ fn moe(experts: &[u32]) -> Sequence {
         });
         sequence.units.push(unit);
     };
-    add(unit("blk.0.attn_q.weight", 2 * PAGE_BYTES, None));
+    add(unit("blk.0.attn_q.weight", 2 * slice_bytes, None));
     for layer in 0..2 {
         for role in ["up", "down"] {
             for expert in 0..4 {
                 let name = format!("blk.{layer}.ffn_{role}_exps.weight");
-                let mut slice = unit(&name, PAGE_BYTES, None);
+                let mut slice = unit(&name, slice_bytes, None);
                 (slice.layer, slice.expert, slice.role) = (Some(layer), Some(expert), role.into());
                 add(slice);
             }
@@ -190,7 +185,7 @@ fn moe(experts: &[u32]) -> Sequence {
 
 #[test]
 fn an_expert_is_used_once_for_all_its_slices() {
-    let routing = RoutingSequence::of(&moe(&[3, 1]));
+    let routing = routing_of(&moe(PAGE_BYTES, &[3, 1]));
     assert_eq!(routing.uses, [(0, 3), (1, 3), (0, 1), (1, 1)]);
     assert_eq!(routing.layers.len(), 2);
     assert_eq!(routing.layers[1].expert_bytes, 2 * PAGE_BYTES);
@@ -200,7 +195,10 @@ fn an_expert_is_used_once_for_all_its_slices() {
 #[test]
 fn hit_rates_follow_the_routing() {
     // Expert 0 every other token, the others in turn.
-    let caches = ExpertCaches::of(&RoutingSequence::of(&moe(&[0, 1, 0, 2, 0, 3, 0, 1])), None);
+    let caches = ExpertCaches::of(
+        &routing_of(&moe(PAGE_BYTES, &[0, 1, 0, 2, 0, 3, 0, 1])),
+        None,
+    );
     let caches = caches.unwrap();
     assert_eq!(caches.points.len(), 4);
     assert_eq!(caches.uses.run, 16);
@@ -217,44 +215,66 @@ fn of(outlook: &[StrategyOutlook], strategy: Strategy) -> &StrategyOutlook {
     outlook.iter().find(|o| o.strategy == strategy).unwrap()
 }
 
-const MACHINE: Machine = Machine {
-    disk_bytes_per_second: 1_000_000_000,
-    memory_bytes_per_second: 20_000_000_000,
-    compute_nanos_per_token: 1_000_000,
-};
+/// 1 GB a second, 0.1 s to compute a token.
+fn machine() -> Machine {
+    Machine {
+        memory_bytes_per_second: Some(20e9),
+        compute_seconds_per_token: Some(0.1),
+        ..Machine::new(1e9)
+    }
+}
+
+fn caches(sequence: &Sequence, budgets: &[u64], machine: Machine) -> Caches {
+    let question = CacheQuestion {
+        budgets_bytes: budgets.to_vec(),
+        weights: weights_of(sequence, None),
+        machine,
+        threads: NonZeroUsize::MIN,
+    };
+    Caches::of(sequence, &question).unwrap()
+}
+
+fn opportunities(sequence: &Sequence, budgets: &[u64], machine: Machine) -> Opportunities {
+    caches(sequence, budgets, machine).opportunities.unwrap()
+}
+
+/// Twenty weights of 100 MB, read in order by four generated tokens.
+fn dense() -> Sequence {
+    let units = (0..20).map(|i| unit(&format!("u{i}"), 100 * MB, Some(i * 100 * MB)));
+    cyclic(units.collect(), 5)
+}
 
 #[test]
 fn a_dense_model_gains_what_it_pins() {
-    let unit_bytes = 100 * PAGE_BYTES;
-    let units = (0..20).map(|i| unit(&format!("u{i}"), unit_bytes, Some(i * unit_bytes)));
-    let sequence = cyclic(units.collect(), 5);
-    let whole = 20 * unit_bytes;
-    let budgets = [2 * unit_bytes, 13 * unit_bytes, whole];
-    let all = Opportunities::of(&sequence, &budgets, Some(MACHINE), ONE).unwrap();
+    let (sequence, whole) = (dense(), 2000 * MB);
+    let budgets = [200 * MB, 1301 * MB, whole];
+    let all = opportunities(&sequence, &budgets, machine());
     assert_eq!(
         (all.footprint_bytes, all.used_bytes_per_token),
         (whole, whole)
     );
     assert_eq!(all.expert_bytes, 0);
 
+    // No ring: two weights are kept.
     let tight = &all.budgets[0].strategies;
-    let reason = &of(tight, Strategy::PinAndStream).verdict.reason;
-    assert!(
-        reason.contains("3 times the largest tensor (u0: 400.0 KiB)"),
-        "{reason}"
+    let streamed = of(tight, Strategy::Stream);
+    assert_eq!(streamed.disk_bytes_per_token, None);
+    assert_eq!(
+        streamed.verdict.reason,
+        "would not help: nothing can be kept or streamed with 200.0 MiB for weights of 2.0 GiB"
     );
 
     let middle = &all.budgets[1];
-    assert_eq!(middle.least_disk_bytes_per_token, 7 * unit_bytes);
     let stock = of(&middle.strategies, Strategy::PageCache);
     assert_eq!(stock.disk_bytes_per_token, Some(whole));
     assert_eq!(stock.verdict.help, Help::Baseline);
-    assert_eq!(stock.nanos_per_token, Some(1_000_000 + whole));
     let pinned = of(&middle.strategies, Strategy::PinAndStream);
     // Three of the thirteen are the ring.
-    assert_eq!(pinned.disk_bytes_per_token, Some(10 * unit_bytes));
-    assert_eq!(pinned.nanos_per_token, Some(10 * unit_bytes));
+    assert_eq!(pinned.disk_bytes_per_token, Some(1000 * MB));
     assert_eq!(pinned.verdict.help, Help::Helps);
+    assert!(middle.least_disk_bytes_per_token < 1000 * MB);
+    // The disk decides.
+    assert_eq!(pinned.nanos_per_token, Some(1000 * MB));
     assert_eq!(middle.best, Some(Strategy::PinAndStream));
     let streamed = of(&middle.strategies, Strategy::Stream);
     assert_eq!(streamed.nanos_per_token, Some(whole));
@@ -268,10 +288,9 @@ fn a_dense_model_gains_what_it_pins() {
     let roomy = &all.budgets[2];
     assert_eq!(roomy.best, None);
     let pinned = of(&roomy.strategies, Strategy::PinAndStream);
-    assert_eq!(pinned.disk_bytes_per_token, Some(0));
     assert_eq!(pinned.verdict.help, Help::WouldNotHelp);
     assert!(
-        pinned.verdict.reason.contains("7.8 MiB"),
+        pinned.verdict.reason.contains("(2.0 GiB) fit in memory"),
         "{}",
         pinned.verdict.reason
     );
@@ -279,58 +298,143 @@ fn a_dense_model_gains_what_it_pins() {
 
 #[test]
 fn a_slow_processor_gains_nothing_from_fewer_reads() {
-    let units = (0..20).map(|i| unit(&format!("u{i}"), PAGE_BYTES, Some(i * PAGE_BYTES)));
-    let sequence = cyclic(units.collect(), 5);
     let slow = Machine {
-        compute_nanos_per_token: 1_000_000_000,
-        ..MACHINE
+        compute_seconds_per_token: Some(9.0),
+        ..machine()
     };
-    let budget = [10 * PAGE_BYTES];
-    let outlook = Opportunities::of(&sequence, &budget, Some(slow), ONE).unwrap();
+    let budget = [1301 * MB];
+    let outlook = opportunities(&dense(), &budget, slow);
     let pinned = of(&outlook.budgets[0].strategies, Strategy::PinAndStream);
-    assert!(pinned.disk_bytes_per_token < Some(20 * PAGE_BYTES));
+    assert!(pinned.disk_bytes_per_token < Some(2000 * MB));
     assert_eq!(pinned.verdict.help, Help::WouldNotHelp);
     assert_eq!(outlook.budgets[0].best, None);
     // By bytes alone it would seem to help.
-    let bytes = Opportunities::of(&sequence, &budget, None, ONE).unwrap();
+    let bytes = opportunities(&dense(), &budget, Machine::new(0.0));
+    assert_eq!(bytes.machine, None);
     assert_eq!(bytes.budgets[0].best, Some(Strategy::PinAndStream));
+    let pinned = of(&bytes.budgets[0].strategies, Strategy::PinAndStream);
+    assert_eq!(pinned.nanos_per_token, None);
+    assert_eq!(
+        pinned.verdict.reason,
+        "reads 1000.0 MiB per token instead of 2.0 GiB"
+    );
 }
 
 #[test]
 fn experts_are_cached_behind_what_every_token_needs() {
-    let sequence = moe(&[0, 1, 0, 2, 0, 3, 0, 1]);
-    // Two pages for the dense tensor, eight for two experts in each layer.
-    let budgets = [PAGE_BYTES, 10 * PAGE_BYTES];
-    let all = Opportunities::of(&sequence, &budgets, Some(MACHINE), ONE).unwrap();
-    assert_eq!(all.expert_bytes, 16 * PAGE_BYTES);
+    let sequence = moe(MB, &[0, 1, 0, 2, 0, 3, 0, 1]);
+    // The dense tensor, and two experts in each layer, with what direct reads need more.
+    let budgets = [MB, 11 * MB];
+    let all = opportunities(&sequence, &budgets, machine());
+    assert_eq!(all.expert_bytes, 16 * MB);
+    assert_eq!(all.used_bytes_per_token, 6 * MB);
     let none = of(&all.budgets[0].strategies, Strategy::ExpertCache);
     assert_eq!(none.disk_bytes_per_token, None);
     let cached = of(&all.budgets[1].strategies, Strategy::ExpertCache);
-    // Five of eight uses miss (0 1 2 3 and 1 again), four pages each, and the
-    // dense tensor once.
+    // Five of eight uses miss (0 1 2 3 and 1 again), four slices each.
+    assert_eq!(cached.disk_bytes_per_token, Some(4 * MB * 5 / 8));
+    assert_eq!(cached.routed_bytes_per_token, 4 * MB * 5 / 8);
+    let caches = ExpertCaches::of(&routing_of(&sequence), Some(&[2])).unwrap();
+    let hits = caches.points[0].per_layer;
+    assert_eq!((hits.lru.run, caches.uses.run), (6, 16));
+}
+
+/// What the opportunities say is what a plan is made from, number by number.
+#[test]
+fn report_and_plan_predict_the_same() {
+    let machine = machine().reading_ahead(Some(128 << 10), &[]);
+    let mixture = moe(40 * MB, &[0, 1, 0, 2, 0, 3, 0, 1]);
+    for sequence in [dense(), mixture] {
+        let (weights, routing) = (weights_of(&sequence, None), routing_of(&sequence));
+        let budgets = [100 * MB, 300 * MB, 500 * MB, 700 * MB, 1500 * MB];
+        for budget in opportunities(&sequence, &budgets, machine).budgets {
+            let ways = [
+                (Strategy::Stream, (false, true, false)),
+                (Strategy::PinAndStream, (true, true, false)),
+                (Strategy::ExpertCache, (true, true, true)),
+            ];
+            for (strategy, (pin, stream, experts)) in ways {
+                let answer = Question {
+                    weights: &weights,
+                    weights_bytes: budget.budget_bytes,
+                    strategies: Strategies {
+                        pin,
+                        stream,
+                        experts,
+                    },
+                    machine,
+                    routing: Some(&routing),
+                    policy: None,
+                }
+                .answer();
+                let stock = of(&budget.strategies, Strategy::PageCache);
+                let predicted = answer.predicted;
+                assert_eq!(
+                    stock.disk_bytes_per_token,
+                    Some(predicted.stock.bytes_read_per_token)
+                );
+                assert_eq!(stock.tokens_per_second, predicted.stock.tokens_per_second);
+                let outlook = of(&budget.strategies, strategy);
+                let helps = outlook.verdict.help == Help::Helps;
+                if let Some(bytes) = outlook.disk_bytes_per_token {
+                    assert_eq!(bytes, predicted.bytes_read_per_token);
+                    assert_eq!(outlook.tokens_per_second, predicted.tokens_per_second);
+                    assert_eq!(helps, answer.why_not.is_none());
+                } else {
+                    assert!(!helps);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_of_a_run_are_used_as_the_run_did() {
+    let mut sequence = moe(MB, &[3, 1, 1]);
+    // A row of an embedding that is never read whole, before everything else.
+    sequence
+        .units
+        .push(unit("token_embd.weight", 64 * MB, None));
+    sequence.pieces.push(Piece {
+        unit: sequence.units.len() as u32 - 1,
+        extent: Extent::Part,
+        bytes: 4096,
+        first_run: 0,
+        run_count: 1,
+    });
+    sequence.accesses[0] = sequence.pieces.len() as u32 - 1;
+    sequence.evals[0].end_nanos = 3_000_000;
+    sequence.evals[1].end_nanos = 1_000_000;
+    sequence.evals[2].end_nanos = 2_000_000;
+    let weights = weights_of(&sequence, None);
+    let experts = Use::Experts {
+        count: 4,
+        used: 1,
+        slice_bytes: MB,
+    };
+    let got: Vec<(&str, u64, Use)> = weights
+        .iter()
+        .map(|weight| (&*weight.name, weight.bytes, weight.usage))
+        .collect();
     assert_eq!(
-        cached.routed_bytes_per_token,
-        (5 * 4 * PAGE_BYTES).div_ceil(8)
+        got,
+        [
+            ("blk.0.attn_q.weight", 2 * MB, Use::Whole),
+            ("token_embd.weight", 64 * MB, Use::Rows),
+            ("blk.0.ffn_up_exps.weight", 4 * MB, experts),
+            ("blk.0.ffn_down_exps.weight", 4 * MB, experts),
+            ("blk.1.ffn_up_exps.weight", 4 * MB, experts),
+            ("blk.1.ffn_down_exps.weight", 4 * MB, experts),
+        ]
     );
-    assert_eq!(
-        cached.disk_bytes_per_token,
-        Some((22 * PAGE_BYTES).div_ceil(8))
-    );
-    let caches = ExpertCaches::of(&RoutingSequence::of(&sequence), Some(&[2])).unwrap();
-    let misses = caches.uses.run - caches.points[0].global.lru.run;
-    assert_eq!(misses * 2 * PAGE_BYTES, 5 * 4 * PAGE_BYTES);
+    assert_eq!(weights[4].layer, Some(1));
+    assert_eq!(compute_seconds(&sequence), Some(0.001));
 }
 
 #[test]
 fn all_cache_results_come_at_once_and_serialise() {
-    let question = CacheQuestion {
-        budgets_bytes: Vec::new(),
-        machine: Some(MACHINE),
-        threads: ONE,
-    };
-    let sequence = moe(&[0, 1, 0, 2, 0, 3, 0, 1]);
-    let caches = Caches::of(&sequence, &question).unwrap();
-    let json = serde_json::to_value(&caches).unwrap();
+    let sequence = moe(PAGE_BYTES, &[0, 1, 0, 2, 0, 3, 0, 1]);
+    let json = serde_json::to_value(caches(&sequence, &[], machine())).unwrap();
     assert_eq!(
         json["unit"]["curves"]["points"].as_array().unwrap().len(),
         16
@@ -347,23 +451,7 @@ fn all_cache_results_come_at_once_and_serialise() {
     assert_eq!(outlook["strategy"], "expert_cache");
     assert_eq!(outlook["verdict"]["help"], "would_not_help");
 
-    let prompt_only = Caches::of(&cyclic(vec![unit("u", 10, None)], 1), &question).unwrap();
+    let prompt_only = caches(&cyclic(vec![unit("u", 10, None)], 1), &[], machine());
     assert_eq!(prompt_only.opportunities, None);
     assert_eq!(prompt_only.expert_caches, None);
-}
-
-#[test]
-fn impossible_questions_are_refused() {
-    let prompt_only = cyclic(vec![unit("u", 10, None)], 1);
-    let answer = Opportunities::of(&prompt_only, &[1], None, ONE);
-    assert!(matches!(answer, Err(AnalysisError::NoGeneratedToken)));
-    let no_disk = Machine {
-        disk_bytes_per_second: 0,
-        ..MACHINE
-    };
-    let sequence = cyclic(vec![unit("u", 10, None)], 2);
-    let answer = Opportunities::of(&sequence, &[1], Some(no_disk), ONE);
-    assert!(matches!(answer, Err(AnalysisError::NotPositive { .. })));
-    let trace = CacheTrace::units(&sequence);
-    assert_eq!(trace.totals().of(Scope::Generate).bytes, 10);
 }

@@ -5,10 +5,12 @@ mod facts_support;
 use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use analysis::{
+    caches::{CacheQuestion, Caches},
     compare::{Change, Models, compare},
     facts::{Model, Options},
     findings::{Answer, findings},
     opportunities::{Machine, Opportunities},
+    weights::weights_of,
 };
 use facts_support::{Row, Run, expand, facts, random_run, read};
 use proptest::prelude::*;
@@ -117,18 +119,13 @@ proptest! {
 fn opportunities(run: &Run) -> Option<Opportunities> {
     let (_, sequence) = read(run, &Model::default(), Options::default());
     let bytes = sequence.touched_bytes();
-    let machine = Machine {
-        disk_bytes_per_second: 1 << 30,
-        memory_bytes_per_second: 10 << 30,
-        compute_nanos_per_token: 1000,
+    let question = CacheQuestion {
+        budgets_bytes: vec![bytes / 4, bytes / 2],
+        weights: weights_of(&sequence, None),
+        machine: Machine::new(1e9),
+        threads: NonZeroUsize::MIN,
     };
-    Opportunities::of(
-        &sequence,
-        &[bytes / 4, bytes / 2],
-        Some(machine),
-        NonZeroUsize::MIN,
-    )
-    .ok()
+    Caches::of(&sequence, &question).unwrap().opportunities
 }
 
 #[test]

@@ -9,14 +9,14 @@ use std::{
 };
 
 use analysis::{
-    belady::{self, Admission, NextUses},
-    cache_trace::{CacheTrace, Count, Counts, PAGE_BYTES, Scope, Use},
+    cache_trace::{self, CacheTrace, Count, Counts, PAGE_BYTES, Scope, Use},
     curves::{Curves, LruCurve, even_budgets},
     pins::PinChoice,
     reuse::{ReuseTables, for_each_distance},
     sequence::Sequence,
 };
-use common::{cache_trace, cyclic, equal_trace, placed_sequence, unit};
+use common::{cyclic, equal_trace, placed_sequence, unit};
+use plan::belady::{self, Admission, NextUses};
 use proptest::prelude::*;
 
 const ONE: NonZeroUsize = NonZeroUsize::MIN;
@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn reuse_distance_is_the_distinct_bytes_between(trace in cache_trace()) {
+    fn reuse_distance_is_the_distinct_bytes_between(trace in common::cache_trace()) {
         let mut distances = Vec::new();
         for_each_distance(&trace, |_, _, distance| distances.push(distance));
         let naive = naive_distances(&trace);
@@ -224,14 +224,14 @@ proptest! {
     }
 
     #[test]
-    fn lru_curve_is_an_lru_cache_of_every_size(trace in cache_trace()) {
+    fn lru_curve_is_an_lru_cache_of_every_size(trace in common::cache_trace()) {
         for budget in 0..90 {
             prop_assert_eq!(lru(&trace, budget), naive_lru(&trace, budget));
         }
     }
 
     #[test]
-    fn belady_is_the_rule_that_looks_ahead(trace in cache_trace(), budget in 0u64..60) {
+    fn belady_is_the_rule_that_looks_ahead(trace in common::cache_trace(), budget in 0u64..60) {
         let check = |trace: &CacheTrace, admission| {
             let misses = belady::misses(trace, &NextUses::of(trace), budget, admission);
             prop_assert_eq!(misses, naive_belady(trace, budget, admission));
@@ -249,7 +249,7 @@ proptest! {
 
     #[test]
     fn atoms_behave_as_their_pages_do(sequence in placed_sequence(), budget in 0u64..60) {
-        let atoms = CacheTrace::pages(&sequence).unwrap();
+        let atoms = cache_trace::pages(&sequence).unwrap();
         let pages = pages_one_by_one(&sequence);
         let budget = budget * PAGE_BYTES + 17;
         prop_assert_eq!(atoms.totals(), pages.totals());
@@ -268,7 +268,7 @@ proptest! {
     }
 
     #[test]
-    fn pins_are_read_once_and_the_rest_each_time(trace in cache_trace(), budget in 0u64..60) {
+    fn pins_are_read_once_and_the_rest_each_time(trace in common::cache_trace(), budget in 0u64..60) {
         let set = PinChoice::of(&trace).within(budget, Scope::Run);
         let is_pinned = |item| set.items.contains(&(item as u32));
         let pinned: u64 = set.items.iter().map(|&i| trace.item_bytes[i as usize]).sum();
@@ -299,7 +299,7 @@ proptest! {
 
     #[test]
     fn curves_fall_with_memory_and_keep_their_order(sequence in placed_sequence()) {
-        let trace = CacheTrace::pages(&sequence).unwrap();
+        let trace = cache_trace::pages(&sequence).unwrap();
         let budgets = even_budgets(trace.footprint_bytes(), 9);
         let curves = Curves::of(&trace, &budgets, NonZeroUsize::new(3).unwrap());
         prop_assert_eq!(&curves, &Curves::of(&trace, &budgets, ONE));
@@ -425,8 +425,8 @@ fn a_cyclic_scan_defeats_lru_and_pinning_saves_what_it_pins() {
     let sequence = cyclic(units.collect(), 11);
     let whole = 40 * page;
     for trace in [
-        CacheTrace::units(&sequence),
-        CacheTrace::pages(&sequence).unwrap(),
+        cache_trace::units(&sequence),
+        cache_trace::pages(&sequence).unwrap(),
     ] {
         let curves = Curves::of(&trace, &[whole / 2, whole - 1, whole], ONE);
         let [half, nearly, all] = curves.points[..] else {
@@ -445,7 +445,7 @@ fn a_cyclic_scan_defeats_lru_and_pinning_saves_what_it_pins() {
 fn pins_are_spread_along_the_run() {
     let units = (0..12).map(|i| unit(&format!("u{i}"), 100, Some(i * 100)));
     let sequence = cyclic(units.collect(), 3);
-    let trace = CacheTrace::units(&sequence);
+    let trace = cache_trace::units(&sequence);
     let set = PinChoice::of(&trace).within(400, Scope::Generate);
     assert_eq!(set.items.len(), 4);
     let gaps: Vec<u32> = set.items.windows(2).map(|w| w[1] - w[0]).collect();

@@ -7,7 +7,6 @@ use analysis::{
     compare::Models,
     facts::{self, Facts, Options},
     findings::{self, Finding, findings},
-    opportunities::Machine,
     reading::Reading,
     sequence::Sequence,
     traffic::TrafficResults,
@@ -16,8 +15,11 @@ use analysis::{
         verdict::{Counters, Speeds},
         work::Work,
     },
+    weights::{compute_seconds, weights_of},
 };
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use gguf::GgmlType;
+use plan::Machine;
 use reader::{
     Log,
     kernel::{self, Owners, Timeline, Underneath},
@@ -25,6 +27,8 @@ use reader::{
 use rundir::Run;
 use serde::{Deserialize, Serialize};
 use terminal::progress;
+
+use launch::planning;
 
 /// Everything that `report --json` prints about a run besides its sums.
 #[derive(Serialize, Deserialize)]
@@ -56,7 +60,8 @@ struct Kept<R> {
 #[derive(Default)]
 pub struct AnalyseProps {
     pub facts: Options,
-    /// Budgets of memory; none for even steps up to the bytes that the run used.
+    /// Budgets of memory for the whole program; none for even steps of memory for weights, up to
+    /// the bytes that the run used.
     pub budgets_bytes: Vec<u64>,
     /// Disk and memory as `bench ceilings` measured them.
     pub ceilings: Option<kernelio::Ceilings>,
@@ -106,15 +111,21 @@ fn keep(run: &Run, results: &Results) -> anyhow::Result<()> {
 
 /// Reads the log once and runs every analysis.
 pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
-    let (facts, sequence) = read(run, &props.facts)?;
-    let machine = props.ceilings.as_ref().map(|ceilings| Machine {
-        disk_bytes_per_second: ceilings.disk.bytes_per_second,
-        memory_bytes_per_second: ceilings.memory.bytes_per_second,
-        compute_nanos_per_token: median_token_nanos(&sequence),
-    });
+    let model = model_of(run);
+    let (facts, sequence) = read(run, model.as_ref(), &props.facts)?;
+    let weights = weights_of(&sequence, model.as_ref());
+    let machine = match &props.ceilings {
+        Some(ceilings) => Machine {
+            compute_seconds_per_token: compute_seconds(&sequence),
+            ..planning::machine_of(ceilings)
+        },
+        None => Machine::new(0.0),
+    };
+    let ahead = planning::read_ahead_bytes(Some(run), None);
     let question = CacheQuestion {
-        budgets_bytes: props.budgets_bytes.clone(),
-        machine,
+        budgets_bytes: budgets(props, model.as_ref()),
+        machine: machine.reading_ahead(ahead, &weights),
+        weights,
         threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
     };
     let has_weights = sequence.touched_bytes() > 0;
@@ -136,6 +147,23 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         caches,
         underneath,
     })
+}
+
+/// Memory for weights: what the budgets leave for them, as in a plan.
+fn budgets(props: &AnalyseProps, model: Option<&gguf::Model>) -> Vec<u64> {
+    let Some(model) = model else {
+        if !props.budgets_bytes.is_empty() {
+            eprintln!(
+                "tensorscope: the model's file is not there to say what a run needs besides \
+                 weights: --memory is taken to be for weights alone"
+            );
+        }
+        return props.budgets_bytes.clone();
+    };
+    let (context, batch) = (planning::CONTEXT_TOKENS, planning::MICRO_BATCH_TOKENS);
+    let other = planning::other_bytes(model, GgmlType::F16, context.into(), batch.into());
+    let for_weights = |&budget: &u64| planning::weights_bytes(budget, other);
+    props.budgets_bytes.iter().map(for_weights).collect()
 }
 
 /// What the kernel did, where that was recorded; else this costs nothing.
@@ -206,12 +234,13 @@ fn counters(run: &Run) -> Option<Counters> {
 
 /// The weights of a run in the order of their use.
 pub fn sequence_of(run: &Run) -> anyhow::Result<Sequence> {
-    Ok(read(run, &Options::default())?.1)
+    Ok(read(run, None, &Options::default())?.1)
 }
 
 /// The facts alone, for a comparison, and from how many evaluations they are.
 pub fn facts_of(run: &Run) -> anyhow::Result<(Facts, u64)> {
-    let (facts, sequence) = read(run, &Options::default())?;
+    let model = model_of(run);
+    let (facts, sequence) = read(run, model.as_ref(), &Options::default())?;
     Ok((facts, sequence.evals.len() as u64))
 }
 
@@ -228,47 +257,47 @@ pub fn models_of(a: &Run, b: &Run) -> Models {
     }
 }
 
-fn read(run: &Run, options: &Options) -> anyhow::Result<(Facts, Sequence)> {
+fn read(
+    run: &Run,
+    model: Option<&gguf::Model>,
+    options: &Options,
+) -> anyhow::Result<(Facts, Sequence)> {
     let mut reading = Reading::new(options.clone());
     let bar = progress::bar(run.log_bytes(), "analysing", "bytes");
     // Damaged and partial evaluations are named by the summary; no number rests on them.
     let walked = Log::new(&run.log_directory())
         .walk_with_progress(&mut reading, &mut |bytes| bar.set_position(bytes))?;
     bar.finish_and_clear();
-    Ok(reading.finish(&walked.tensors, &model_of(run)))
+    let model = model.map_or_else(facts::Model::default, facts::Model::from);
+    Ok(reading.finish(&walked.tensors, &model))
 }
 
-/// What the model's files say, where they are still there and still the same.
-fn model_of(run: &Run) -> facts::Model {
-    let described = run.metadata().and_then(|m| m.model.as_ref());
-    let Some(file) = described.and_then(|m| m.files.first()) else {
-        return facts::Model::default();
-    };
-    match gguf::Model::open(Path::new(&file.path)) {
-        Ok(model) if Some(model.len_bytes()) == described.map(|m| m.size_bytes) => (&model).into(),
-        _ => facts::Model::default(),
-    }
-}
-
-fn median_token_nanos(sequence: &Sequence) -> u64 {
-    let mut nanos: Vec<u64> = sequence
-        .evals
-        .iter()
-        .filter(|eval| eval.is_generate() && eval.tokens > 0)
-        .map(|eval| eval.end_nanos.saturating_sub(eval.begin_nanos) / u64::from(eval.tokens))
-        .collect();
-    nanos.sort_unstable();
-    nanos.get(nanos.len() / 2).copied().unwrap_or(0)
+/// The model of a run, where its file is still there and still the same.
+fn model_of(run: &Run) -> Option<gguf::Model> {
+    let described = run.metadata()?.model.as_ref()?;
+    let model = gguf::Model::open(Path::new(&described.files.first()?.path)).ok()?;
+    (model.len_bytes() == described.size_bytes).then_some(model)
 }
 
 /// Ceilings that `bench ceilings -o FILE` wrote.
 pub fn read_ceilings(path: &Path) -> anyhow::Result<kernelio::Ceilings> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("{}: cannot read", path.display()))?;
-    serde_json::from_str(&text).with_context(|| {
+    let ceilings: kernelio::Ceilings = serde_json::from_str(&text).with_context(|| {
         format!(
             "{}: not what `tensorscope bench ceilings -o` writes",
             path.display()
         )
-    })
+    })?;
+    let rates = [
+        &ceilings.disk.bytes_per_second,
+        &ceilings.memory.bytes_per_second,
+    ];
+    if rates.contains(&&0) {
+        bail!(
+            "{}: a speed of 0 predicts nothing; measure again",
+            path.display()
+        );
+    }
+    Ok(ceilings)
 }

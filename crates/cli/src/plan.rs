@@ -6,7 +6,10 @@ use std::{
     process::ExitCode,
 };
 
-use analysis::experts_cache::RoutingSequence;
+use analysis::{
+    experts_cache::routing_of,
+    weights::{compute_seconds, weights_of},
+};
 use anyhow::{anyhow, bail};
 use gguf::GgmlType;
 use indicatif::HumanBytes;
@@ -61,11 +64,11 @@ pub struct Args {
     policy: Option<Policy>,
 
     /// Context size in tokens, which decides on the KV cache
-    #[arg(short, long = "ctx-size", value_name = "N", default_value_t = 2048)]
+    #[arg(short, long = "ctx-size", value_name = "N", default_value_t = planning::CONTEXT_TOKENS)]
     context: u32,
 
     /// Most tokens of one graph evaluation, which decides on buffers
-    #[arg(long = "ubatch-size", value_name = "N", default_value_t = 512)]
+    #[arg(long = "ubatch-size", value_name = "N", default_value_t = planning::MICRO_BATCH_TOKENS)]
     micro_batch: u32,
 
     /// Bytes per second of the disk: 2.1G [default: measured]
@@ -104,22 +107,22 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(run) => model_of(run)?,
     };
     let sequence = run.as_ref().map(sequence_of).transpose()?;
-    let routing = sequence.as_ref().map(RoutingSequence::of);
+    let routing = sequence.as_ref().map(routing_of);
     let threads = args.threads.map_or_else(
         || std::thread::available_parallelism().map_or(1, |n| n.get()),
         usize::from,
     );
-    let measured = sequence.as_ref().and_then(planning::compute_seconds);
+    let measured = sequence.as_ref().and_then(compute_seconds);
     let compute = args
         .compute
         .or(measured)
         .unwrap_or_else(|| planning::guessed_compute_seconds(&model, threads));
-    let mut weights = plan::weights_of(&model);
-    if let Some(sequence) = &sequence {
-        weights = planning::in_order_of(sequence, weights);
-    }
+    let weights = match &sequence {
+        Some(sequence) => weights_of(sequence, Some(&model)),
+        None => plan::weights_of(&model),
+    };
     let first = &model.files()[0].path;
-    let disk = disk(&args, first)?;
+    let ahead = planning::read_ahead_bytes(run.as_ref(), Some(first));
     let question = Question {
         budget_bytes: args.memory.of(model.len_bytes())?,
         other_bytes: planning::other_bytes(
@@ -131,8 +134,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         strategies: args.strategy,
         machine: Machine {
             compute_seconds_per_token: Some(compute),
-            stock_amplification: amplification(first, &weights),
-            ..Machine::new(disk)
+            ..machine(&args, first)?.reading_ahead(ahead, &weights)
         },
         routing: routing.as_ref().filter(|routing| !routing.uses.is_empty()),
         policy: args.policy,
@@ -171,33 +173,20 @@ fn model_of(run: &Run) -> anyhow::Result<gguf::Model> {
     Ok(model)
 }
 
-fn disk(args: &Args, file: &Path) -> anyhow::Result<f64> {
+fn machine(args: &Args, file: &Path) -> anyhow::Result<Machine> {
     if let Some(rate) = args.disk {
         if rate == 0 {
             bail!("--disk: a disk that reads nothing needs no plan");
         }
-        return Ok(rate as f64);
+        return Ok(Machine::new(rate as f64));
     }
     if let Some(path) = &args.ceilings {
-        return Ok(read_ceilings(path)?.disk.bytes_per_second as f64);
+        return Ok(planning::machine_of(&read_ceilings(path)?));
     }
-    planning::disk_rate(file).ok_or_else(|| {
+    let rate = planning::disk_rate(file).ok_or_else(|| {
         anyhow!("the disk's speed cannot be measured; say it, for instance --disk 2G")
-    })
-}
-
-/// What the kernel reads ahead for each byte of an expert that is touched.
-fn amplification(file: &Path, weights: &[plan::Weight]) -> f64 {
-    let machine = rundir::machine::describe(Some(file));
-    let ahead = machine.model_disk.and_then(|disk| disk.read_ahead_bytes);
-    let slices = weights.iter().filter_map(|weight| match weight.usage {
-        Use::Experts { slice_bytes, .. } => Some(slice_bytes),
-        _ => None,
-    });
-    match (ahead, slices.min()) {
-        (Some(ahead), Some(slice)) => 1.0 + ahead as f64 / slice.max(1) as f64,
-        _ => 1.0,
-    }
+    })?;
+    Ok(Machine::new(rate))
 }
 
 fn notes(
@@ -208,7 +197,8 @@ fn notes(
     measured: Option<f64>,
 ) {
     let mut notes = Vec::new();
-    notes.extend(answer.why_not.clone());
+    let why_not = answer.why_not.as_ref();
+    notes.extend(why_not.map(|reason| format!("it will not help, because {reason}")));
     if args.compute.is_none() && measured.is_none() {
         notes.push(
             "the time to compute a token is an estimate by bytes and cores; record a run, or say \
@@ -226,14 +216,13 @@ fn notes(
         );
     }
     if answer.plan.experts.is_some() && answer.policies.is_none() {
-        notes.push(match question.routing {
-            None => "experts are taken to be used evenly; record a run for their real use".into(),
+        let note = match question.routing {
+            None => "experts are taken to be used evenly; record a run for their real use",
             Some(_) => {
-                "layers share slots, so no policy was simulated: experts are taken to be read \
-                 each time"
-                    .into()
+                "the run's routing is not of these layers: experts are taken to be used evenly"
             }
-        });
+        };
+        notes.push(note.to_owned());
     }
     answer.plan.notes = notes;
 }

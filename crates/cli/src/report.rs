@@ -38,7 +38,8 @@ pub struct Args {
     /// Run directory
     run: PathBuf,
 
-    /// Budgets of memory to judge, e.g. 2G,4G [default: sixteen even steps]
+    /// Budgets of memory for the whole program to judge, e.g. 2G,4G, as in `plan` [default:
+    /// sixteen even steps of memory for weights]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = terminal::text::size)]
     memory: Vec<u64>,
 

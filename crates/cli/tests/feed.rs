@@ -7,6 +7,12 @@ use std::{
     sync::OnceLock,
 };
 
+use kernelio::{
+    Ceilings,
+    disk::{DiskCeiling, Method, Setting},
+    memory::{MemoryCeiling, Residence, ThreadsCeiling},
+    rate::Rates,
+};
 use serde_json::Value;
 
 fn tensorscope(args: &[&str]) -> Output {
@@ -277,6 +283,86 @@ fn a_run_gives_its_order_and_routing_to_the_plan() {
     assert!(text.contains("on the run's routing: lru "), "{text}");
     assert!(text.contains("(Belady) "), "{text}");
     assert!(!text.contains("is an estimate"), "{text}");
+    for memory in ["170M", "200M"] {
+        report_says_what_plan_says(folder.path(), &directory, memory);
+    }
+}
+
+/// One run, one memory, one machine: one prediction, whoever is asked.
+fn report_says_what_plan_says(folder: &Path, run: &str, memory: &str) {
+    let rates = |rate: u64| Rates::of(vec![rate]).unwrap();
+    let threads = |threads| ThreadsCeiling {
+        threads,
+        bytes_per_second: 10_000_000_000,
+        rates: rates(10_000_000_000),
+        buffer_bytes: 1 << 30,
+        residence: Residence::Memory,
+        on_cpu_permille: 1000,
+    };
+    let ceilings = Ceilings {
+        disk: DiskCeiling {
+            bytes_per_second: 1_000_000_000,
+            rates: rates(1_000_000_000),
+            method: Method::IoUringDirect,
+            setting: Setting {
+                block_bytes: 1 << 20,
+                depth: 32,
+            },
+            alignment_bytes: Some(512),
+            path: PathBuf::from("model"),
+            file_bytes: 1,
+            device: None,
+            bytes_read: 1,
+            elapsed_nanos: 1,
+            refused: vec![],
+            sweep: vec![],
+            caveats: vec![],
+        },
+        memory: MemoryCeiling {
+            bytes_per_second: 10_000_000_000,
+            one_thread: threads(1),
+            all_threads: threads(2),
+            last_level_cache_bytes: None,
+        },
+        cpu_threads: 2,
+        when: "2026-01-01T00:00:00Z".into(),
+    };
+    let file = folder.join("ceilings.json");
+    std::fs::write(&file, serde_json::to_string(&ceilings).unwrap()).unwrap();
+    let ask = |command: &str| -> Value {
+        let file = file.display().to_string();
+        let args = [
+            command,
+            run,
+            "--memory",
+            memory,
+            "--ceilings",
+            &file,
+            "--json",
+        ];
+        let output = tensorscope(&args);
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+    };
+    let (plan, report) = (ask("plan"), ask("report"));
+    let budget = &report["caches"]["opportunities"]["budgets"][0];
+    assert_eq!(budget["budget_bytes"], plan["memory"]["weights_bytes"]);
+    let of = |strategy: &str| {
+        let all = budget["strategies"].as_array().unwrap();
+        all.iter().find(|s| s["strategy"] == strategy).unwrap()
+    };
+    let (fed, stock) = (of("expert_cache"), of("page_cache"));
+    let predicted = &plan["predicted"];
+    for (said, planned) in [(fed, predicted), (stock, &predicted["stock"])] {
+        assert_eq!(
+            said["disk_bytes_per_token"],
+            planned["bytes_read_per_token"]
+        );
+        // A plan has four digits.
+        let speed = |value: &Value| value["tokens_per_second"].as_f64().unwrap();
+        let ratio = speed(said) / speed(planned);
+        assert!((ratio - 1.0).abs() < 1e-3, "{said} {planned}");
+    }
+    assert!(predicted["bytes_read_per_token"].as_u64().unwrap() > 0);
 }
 
 #[test]

@@ -1,26 +1,24 @@
 //! From a model or a run to a plan: what `plan`, `run` and `bench feed` share.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
-use analysis::{
-    experts_cache::{ExpertCaches, Hits, PolicyHits, RoutingSequence},
-    sequence::Sequence,
-};
 use anyhow::bail;
 use gguf::GgmlType;
 use indicatif::HumanBytes;
 use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
-use plan::{Choice, Machine, Policy, Strategies, Wanted, Weight, choose_for, predict, why_not};
+pub use plan::Policies;
+use plan::{Machine, Policy, RoutingSequence, Strategies, Weight};
 use planfile::Plan;
+use rundir::Run;
 
 /// Bytes of one read, and reads in flight (docs/feeding.md).
-pub const BLOCK_BYTES: u32 = 1 << 20;
-pub const DEPTH: u32 = 32;
-/// What direct reads are aligned to at most.
-const ALIGNMENT_BYTES: u64 = 4096;
+pub const BLOCK_BYTES: u32 = plan::choose::READ_BYTES as u32;
+pub const DEPTH: u32 = plan::choose::DEPTH;
+/// Tokens that a plan is made for, in the context and in one graph, unless told otherwise.
+pub const CONTEXT_TOKENS: u32 = 2048;
+pub const MICRO_BATCH_TOKENS: u32 = 512;
 /// Program, threads and buffers besides those that are counted.
 const PROGRAM_BYTES: u64 = 48 << 20;
 /// Bytes of weights that a core computes with in a second, when nobody measured.
@@ -56,127 +54,43 @@ pub struct Answer {
     pub policies: Option<Policies>,
 }
 
-/// Shares of expert uses that hit.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Policies {
-    pub lru: f64,
-    pub lfu: f64,
-    pub lfu_aged: f64,
-    pub belady: f64,
-}
-
-impl Policies {
-    pub fn of(hits: &PolicyHits, uses: Hits) -> Policies {
-        Policies {
-            lru: hits.lru.rate(uses),
-            lfu: hits.lfu.rate(uses),
-            lfu_aged: hits.lfu_aged.rate(uses),
-            belady: hits.belady.rate(uses),
-        }
-    }
-
-    pub fn rate(&self, policy: Policy) -> f64 {
-        match policy {
-            Policy::Lru => self.lru,
-            Policy::Lfu => self.lfu,
-            Policy::LfuAged => self.lfu_aged,
-        }
-    }
-
-    /// The best that needs no knowledge of the future; LRU among equals.
-    pub fn best(&self) -> Policy {
-        let mut best = Policy::Lru;
-        for policy in Policy::ALL {
-            if self.rate(policy) > self.rate(best) {
-                best = policy;
-            }
-        }
-        best
-    }
-}
-
 impl Question<'_> {
     pub fn answer(&self) -> Answer {
-        let weights_bytes = self
-            .budget_bytes
-            .saturating_sub(self.other_bytes)
-            .saturating_sub(feed::MARGIN_BYTES);
-        let wanted = Wanted {
+        let weights_bytes = weights_bytes(self.budget_bytes, self.other_bytes);
+        let question = plan::Question {
+            weights: &self.weights,
             weights_bytes,
             strategies: self.strategies,
-            read_bytes: u64::from(BLOCK_BYTES),
-            depth: DEPTH,
-            alignment_bytes: ALIGNMENT_BYTES,
+            machine: self.machine,
+            routing: self.routing,
+            policy: self.policy,
         };
-        let machine = Machine {
-            weights_bytes: Some(weights_bytes),
-            ..self.machine
-        };
-        let choice = choose_for(&self.weights, &wanted, &machine);
-        let policies = self.policies(&choice);
-        let policy = self
-            .policy
-            .or(policies.map(|policies| policies.best()))
-            .unwrap_or_default();
-        let hit_rate = policies.map(|policies| policies.rate(policy));
-        let assumed = (&machine, hit_rate);
-        let mut plan = Plan::new(self.model, &self.weights, &wanted, &choice, assumed);
+        let answer = question.answer();
+        let assumed = (&answer.machine, answer.hit_rate);
+        let (wanted, choice) = (&answer.wanted, &answer.choice);
+        let mut plan = Plan::new(self.model, &self.weights, wanted, choice, assumed);
         plan.memory.budget_bytes = self.budget_bytes;
         // The margin is memory that is not for weights.
         plan.memory.other_bytes = self.budget_bytes - weights_bytes;
         if let Some(experts) = &mut plan.experts {
-            experts.policy = policy;
+            experts.policy = answer.policy;
         }
-        let predicted = predict(&self.weights, &choice, &machine, hit_rate);
         Answer {
-            why_not: why_not(&self.weights, &choice, &machine, &predicted)
-                .map(|reason| format!("it will not help, because {reason}")),
-            policies,
+            why_not: answer.why_not,
+            policies: answer.policies,
             plan,
         }
     }
-
-    fn policies(&self, choice: &Choice) -> Option<Policies> {
-        let memory = choice.experts?;
-        let routing = self.routing?;
-        // Layers that share a pool are simulated by nobody.
-        if (memory.pools as usize) < routing.layers.len() {
-            return None;
-        }
-        let caches = ExpertCaches::of(routing, Some(&[memory.slots]))?;
-        let point = caches.points.first()?;
-        Some(Policies::of(&point.per_layer, caches.uses))
-    }
 }
 
-/// The weights of a model in the order in which a run used them.
-pub fn in_order_of(sequence: &Sequence, mut weights: Vec<Weight>) -> Vec<Weight> {
-    let mut first_use: HashMap<&str, usize> = HashMap::new();
-    let token = sequence.evals.iter().find(|eval| eval.is_generate());
-    if let Some(token) = token.or(sequence.evals.first()) {
-        for (at, &piece) in sequence.accesses_of(token).iter().enumerate() {
-            let unit = &sequence.units[sequence.pieces[piece as usize].unit as usize];
-            first_use.entry(unit.name.as_str()).or_insert(at);
-        }
-    }
-    weights.sort_by_key(|weight| first_use.get(weight.name.as_str()).copied().unwrap_or(0));
-    weights
+/// Of the memory for a whole program, what is for weights.
+pub fn weights_bytes(budget_bytes: u64, other_bytes: u64) -> u64 {
+    budget_bytes
+        .saturating_sub(other_bytes)
+        .saturating_sub(feed::MARGIN_BYTES)
 }
 
-/// Seconds that a token takes with its weights in memory: of the run's tokens, one of
-/// the fastest.
-pub fn compute_seconds(sequence: &Sequence) -> Option<f64> {
-    let mut seconds: Vec<f64> = sequence
-        .evals
-        .iter()
-        .filter(|eval| eval.is_generate() && eval.tokens > 0)
-        .map(|eval| (eval.end_nanos - eval.begin_nanos) as f64 / 1e9 / f64::from(eval.tokens))
-        .collect();
-    seconds.sort_by(f64::total_cmp);
-    seconds.get(seconds.len() / 4).copied()
-}
-
-/// The same for a model that nobody has run: by bytes and cores.
+/// Seconds to compute a token of a model that nobody has run: by bytes and cores.
 pub fn guessed_compute_seconds(model: &gguf::Model, threads: usize) -> f64 {
     let question = gguf::Question {
         batch: 1,
@@ -231,6 +145,23 @@ pub fn check_cache(model: &gguf::Model, key_type: GgmlType, context: usize) -> a
         );
     }
     Ok(())
+}
+
+/// The machine that `bench ceilings` measured.
+pub fn machine_of(ceilings: &kernelio::Ceilings) -> Machine {
+    Machine {
+        memory_bytes_per_second: Some(ceilings.memory.bytes_per_second as f64),
+        ..Machine::new(ceilings.disk.bytes_per_second as f64)
+    }
+}
+
+/// What the kernel reads ahead of a page fault in the model: of a run, where it was recorded.
+pub fn read_ahead_bytes(run: Option<&Run>, file: Option<&Path>) -> Option<u64> {
+    let described = match run {
+        Some(run) => run.metadata()?.machine.model_disk.clone(),
+        None => rundir::machine::describe(file).model_disk,
+    };
+    described?.read_ahead_bytes
 }
 
 /// The disk's speed while computing, by a glance.

@@ -3,7 +3,7 @@
 //! `plan`, `run`, `bench feed` and the opportunities of `report` all ask here, so what they
 //! say about one memory, machine and run is one prediction.
 
-use crate::cache::Policy;
+use crate::Policy;
 use crate::choose::{Choice, Strategies, Wanted, Weight, choose_for};
 use crate::machine::Machine;
 use crate::predict::{ExpertsOutlook, Predicted, predict, routed_bytes_per_token, why_not};

@@ -16,8 +16,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    Policy,
     belady::{self, Admission, NextUses},
-    cache::{Cache, Policy},
+    cache::Cache,
     cache_trace::{CacheTrace, Scope},
     choose::{Choice, Weight, layers_of, pool_of},
 };

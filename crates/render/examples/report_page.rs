@@ -12,6 +12,7 @@ use analysis::{
     opportunities::Machine,
     reading::Reading,
     sequence::Sequence,
+    weights::weights_of,
 };
 use index::RunIndex;
 use render::{
@@ -31,7 +32,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (facts, sequence) = read(&run)?;
     let question = CacheQuestion {
         budgets_bytes: Vec::new(),
-        machine: args.get(2).map(|speeds| machine(speeds)).transpose()?,
+        weights: weights_of(&sequence, None),
+        machine: match args.get(2) {
+            Some(speeds) => machine(speeds)?,
+            None => Machine::new(0.0),
+        },
         threads: NonZeroUsize::MIN,
     };
     let caches = match sequence.touched_bytes() {
@@ -100,9 +105,9 @@ fn machine(speeds: &str) -> Result<Machine, Box<dyn Error>> {
         .split_once(',')
         .ok_or("DISK,MEMORY in bytes per second")?;
     Ok(Machine {
-        disk_bytes_per_second: disk.parse()?,
-        memory_bytes_per_second: memory.parse()?,
-        compute_nanos_per_token: 1_000_000,
+        memory_bytes_per_second: Some(memory.parse()?),
+        compute_seconds_per_token: Some(1e-3),
+        ..Machine::new(disk.parse()?)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Numbers with units: for axes, where all ticks share one unit, and alone.
 
-pub use support::text::grouped;
 use serde::Serialize;
+pub use support::text::grouped;
 
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -7,7 +7,9 @@ use analysis::{
     caches::{CacheQuestion, Caches},
     facts::{self, Facts},
     findings::{Finding, findings},
+    opportunities::Machine,
     reading::Reading,
+    weights::weights_of,
 };
 use index::RunIndex;
 use render::plots::ReportInput;
@@ -61,7 +63,8 @@ impl Report {
         let (facts, sequence) = reading.finish(&walked.tensors, &facts::Model::default());
         let question = CacheQuestion {
             budgets_bytes: Vec::new(),
-            machine: None,
+            weights: weights_of(&sequence, None),
+            machine: Machine::new(0.0),
             threads: std::num::NonZeroUsize::MIN,
         };
         let caches = Caches::of(&sequence, &question).unwrap();
