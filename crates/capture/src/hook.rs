@@ -197,18 +197,14 @@ pub unsafe fn compute(
     chain.prepare(&mut call);
     chain.begin(&call);
     let (mut status, mut is_blind) = (STATUS_ABORTED, false);
-    if !chain.is_stopped {
+    if chain.parts == 0 && !chain.is_stopped {
         // SAFETY: the call that the program made.
-        (status, is_blind) = match chain.parts {
-            0 => {
-                return Computed {
-                    status: unsafe { real(graph, plan) },
-                    is_blind,
-                };
-            }
-            // SAFETY: as promised by the caller.
-            _ => unsafe { chain.run(graph, plan, how, real) },
-        };
+        let status = unsafe { real(graph, plan) };
+        return Computed { status, is_blind };
+    }
+    if !chain.is_stopped {
+        // SAFETY: as promised by the caller.
+        (status, is_blind) = unsafe { chain.run(graph, plan, how, real) };
     }
     chain.end(status, call.note_words);
     // A stop at the last node's own tick comes too late for the backend to notice.

@@ -157,8 +157,8 @@ pub fn finish(
     let statistics = Statistics {
         prompt_tokens: outcome.prompt_tokens,
         generated_tokens: outcome.generated_tokens,
-        lost_evaluations: lost_evaluations,
-        lost_accesses: lost_accesses,
+        lost_evaluations,
+        lost_accesses,
         ..statistics(&summary)
     };
     let below = directory.metadata_mut().underneath.clone();
