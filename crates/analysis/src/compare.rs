@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     experts::{LayerOverlap, between_runs},
     facts::Facts,
+    sources::SourceRow,
     traffic::{TimeRow, TrafficResults, TrafficRow, layer_name},
 };
 
@@ -42,6 +43,9 @@ pub struct PhaseComparison {
     pub by_op: Vec<Change>,
     /// `None` where the layers are not the same; `-` is what belongs to none.
     pub by_layer: Option<Vec<Change>>,
+    /// Where weights came from, if somebody fed them; the time is what was waited for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_source: Vec<Change>,
 }
 
 /// Bytes (read and written) and time per token in both runs.
@@ -97,6 +101,7 @@ pub fn compare(a: &Facts, b: &Facts, models: Models) -> Comparison {
             by_op: sides.changes(|row| row.op.clone(), |time| Some(time.op.clone())),
             by_layer: has_same_layers
                 .then(|| sides.changes(|r| layer_name(r.layer), |t| Some(layer_name(t.layer)))),
+            by_source: sides.sources([&a.sources, &b.sources]),
         });
     }
     comparison
@@ -131,6 +136,24 @@ impl Sides<'_> {
                 }
             }
         }
+        self.sorted(sums)
+    }
+
+    /// The same for the sources of weights.
+    fn sources(&self, rows: [&Vec<SourceRow>; 2]) -> Vec<Change> {
+        let mut sums: BTreeMap<String, [[u64; 2]; 2]> = BTreeMap::new();
+        for (side, rows) in rows.iter().enumerate() {
+            for row in rows.iter().filter(|row| row.phase == self.phase) {
+                let sum = sums.entry(row.source.clone()).or_default();
+                sum[0][side] += row.bytes;
+                sum[1][side] += row.waited_nanos;
+            }
+        }
+        self.sorted(sums)
+    }
+
+    /// Most moved first.
+    fn sorted(&self, sums: BTreeMap<String, [[u64; 2]; 2]>) -> Vec<Change> {
         let mut changes: Vec<Change> = sums
             .into_iter()
             .map(|(name, sums)| self.change(name, sums))

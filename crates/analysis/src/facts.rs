@@ -13,6 +13,7 @@ use crate::{
     hot::{self, HotResults, Thresholds},
     pass::{Pass, View},
     sequential::{self, DEFAULT_GAP_BYTES, SequentialResults},
+    sources::{self, SourceRow},
     traffic::{self, TrafficResults},
     units::Units,
     working_set::{self, DEFAULT_WINDOWS, WorkingSetResults},
@@ -86,6 +87,9 @@ pub struct Facts {
     pub working_set: WorkingSetResults,
     pub heads: HeadResults,
     pub experts: ExpertResults,
+    /// Empty for a run whose weights nobody fed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceRow>,
 }
 
 #[derive(Debug)]
@@ -99,6 +103,7 @@ pub struct Accumulator {
     working_set: working_set::Accumulator,
     heads: heads::Accumulator,
     experts: experts::Accumulator,
+    sources: sources::Accumulator,
 }
 
 impl Accumulator {
@@ -112,6 +117,7 @@ impl Accumulator {
             working_set: working_set::Accumulator::new(&options.window_evaluations),
             heads: heads::Accumulator::default(),
             experts: experts::Accumulator::new(options.experts.clone()),
+            sources: sources::Accumulator::default(),
             options,
         }
     }
@@ -128,6 +134,7 @@ impl Accumulator {
         self.determinism.push(view);
         self.working_set.push(view);
         self.experts.push(view.seen);
+        self.sources.push(view.seen);
     }
 
     /// Takes in what the evaluations of a stream have in common; `pass` gave their views.
@@ -154,6 +161,7 @@ impl Accumulator {
             working_set: self.working_set.finish(),
             heads: self.heads.finish(tensors, model),
             experts: self.experts.finish(),
+            sources: self.sources.finish(),
             traffic,
         }
     }

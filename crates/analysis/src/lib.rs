@@ -53,6 +53,7 @@ pub mod experts;
 pub mod heads;
 pub mod hot;
 pub mod sequential;
+pub mod sources;
 pub mod working_set;
 
 pub mod facts;

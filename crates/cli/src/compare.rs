@@ -79,6 +79,7 @@ fn page(args: &Args, comparison: &Comparison) -> String {
             ("component", &phase.by_component[..]),
             ("op", &phase.by_op[..]),
             ("layer", phase.by_layer.as_deref().unwrap_or(&[])),
+            ("weights from, waited", &phase.by_source[..]),
         ];
         for (title, changes) in tables {
             if !changes.is_empty() {

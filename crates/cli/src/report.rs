@@ -235,7 +235,23 @@ fn page(run: &Run, summary: &Summary, results: &Results) -> String {
             format!("{:.1}", traffic.bytes as f64 * 100.0 / weights as f64),
         ]);
     }
-    let _ = writeln!(out, "{table}\n\nOps by time");
+    let _ = writeln!(out, "{table}");
+    if !results.facts.sources.is_empty() {
+        let _ = writeln!(out, "\nWeights by where they were");
+        let header = ["phase", "source", "accesses", "bytes", "waited ms"];
+        let mut table = new_table(&header, 2);
+        for row in &results.facts.sources {
+            table.add_row([
+                row.phase.clone(),
+                row.source.clone(),
+                grouped(row.accesses),
+                HumanBytes(row.bytes).to_string(),
+                format!("{:.2}", row.waited_nanos as f64 / 1e6),
+            ]);
+        }
+        let _ = writeln!(out, "{table}");
+    }
+    let _ = writeln!(out, "\nOps by time");
     let nanos: u64 = summary.by_op.values().map(|op| op.nanos).sum();
     let mut table = new_table(&["op", "executions", "ms", "time %", "read", "written"], 1);
     let mut ops: Vec<_> = summary.by_op.iter().collect();

@@ -489,6 +489,35 @@ fn origins(run: &Path) -> (std::collections::BTreeMap<String, u64>, [u64; 3]) {
     (bytes, [by_access, by_evaluation.0, counted])
 }
 
+/// Report, viewer and comparison have the same sums.
+fn says_the_same(run: &Path, bytes: &std::collections::BTreeMap<String, u64>, waited: u64) {
+    let path = run.to_str().unwrap();
+    let text = tensorscope(&["report", path]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("Weights by where they were"), "{text}");
+    let json = tensorscope(&["report", path, "--json"]);
+    let report: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let rows = report["facts"]["sources"].as_array().unwrap();
+    let sum = |of: &str| {
+        rows.iter()
+            .map(|row| row[of].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(sum("bytes"), bytes.values().sum::<u64>());
+    assert_eq!(sum("waited_nanos"), waited);
+    let index = index::RunIndex::open(&rundir::Run::open(run).unwrap(), &mut |_| ()).unwrap();
+    let by_source = index.summary(&index::Filter::default()).by_source;
+    let shown: std::collections::BTreeMap<String, u64> = by_source
+        .iter()
+        .map(|sum| (sum.source.to_owned(), sum.bytes))
+        .collect();
+    assert_eq!(&shown, bytes);
+    let compared = tensorscope(&["compare", path, path, "--json"]);
+    let compared: Value = serde_json::from_slice(&compared.stdout).unwrap();
+    let phase = &compared["phases"][0]["by_source"];
+    assert!(!phase.as_array().unwrap().is_empty(), "{compared}");
+}
+
 #[test]
 fn fed_and_recorded_gives_the_same_and_says_where_each_weight_was() {
     let folder = tempfile::tempdir().unwrap();
@@ -519,6 +548,7 @@ fn fed_and_recorded_gives_the_same_and_says_where_each_weight_was() {
             assert!(found.contains(&source), "{name}: {source} in {found:?}");
         }
         assert_eq!(by_access, by_evaluation, "{name}");
+        says_the_same(&recorded, &bytes, by_access);
         assert!(
             by_access.abs_diff(counted) <= counted / 100,
             "{name}: {by_access} {counted}"

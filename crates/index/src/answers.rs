@@ -129,6 +129,21 @@ pub struct Summary {
     pub by_layer: Vec<LayerSum>,
     /// All weights touched.
     pub by_tensor: Vec<TensorSum>,
+    /// Where weights came from in these evaluations, whatever else the filter says; empty if
+    /// nobody fed them.
+    pub by_source: Vec<SourceSum>,
+}
+
+/// Weights that came from one place.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct SourceSum {
+    /// `pinned`, `loaded`, `streamed`, `cache_hit`, `cache_miss` or `page_cache`.
+    pub source: &'static str,
+    pub accesses: u64,
+    pub bytes: u64,
+    /// What the computation waited for them.
+    pub waited_nanos: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

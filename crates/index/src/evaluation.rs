@@ -4,6 +4,7 @@
 //! graph; any other is kept access by access.
 
 use reader::Seen;
+use trace::origin::Source;
 
 use crate::{
     RunIndex,
@@ -17,6 +18,34 @@ const MAX_BATCH: usize = 1 << 20;
 const MAX_TOKENS: usize = 1 << 26;
 const MAX_ENTRIES: usize = 4 << 20;
 const MAX_ROWS: usize = 1 << 27;
+
+/// What came from where, of an evaluation whose weights were fed.
+pub type Sources = Vec<(Source, OfSource)>;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfSource {
+    pub accesses: u64,
+    pub bytes: u64,
+    pub waited_nanos: u64,
+}
+
+fn sources(seen: &Seen) -> Sources {
+    let mut sources: Sources = Vec::new();
+    seen.for_each_origin(|of, origin| {
+        let at = sources
+            .iter()
+            .position(|(source, _)| *source == origin.source);
+        let at = at.unwrap_or_else(|| {
+            sources.push((origin.source, OfSource::default()));
+            sources.len() - 1
+        });
+        let sum = &mut sources[at].1;
+        sum.accesses += 1;
+        sum.bytes = sum.bytes.saturating_add(of.access.region.bytes());
+        sum.waited_nanos = sum.waited_nanos.saturating_add(origin.waited_nanos);
+    });
+    sources
+}
 
 impl RunIndex {
     /// `Err` says why it cannot be kept.
@@ -49,6 +78,10 @@ impl RunIndex {
             at,
             outputs: 0,
         };
+        let sources = sources(seen);
+        if !sources.is_empty() {
+            self.origins.push((self.evals.len() as u32, sources));
+        }
         data.token_ids.extend(batch);
         let positions = seen.positions();
         let per_token = 0..batch.len();

@@ -97,6 +97,8 @@ pub struct RunIndex {
     /// Begin of the first evaluation: all answers count from it.
     origin: u64,
     tokens: u64,
+    /// Of evaluations whose weights were fed: place, and what came from where.
+    origins: Vec<(u32, evaluation::Sources)>,
     /// Texts of token ids, and the streams that they are from.
     pieces: BTreeMap<u32, (u32, Vec<u8>)>,
     /// The model's files, where they are still there.

@@ -1,12 +1,12 @@
 //! Totals, and sums by component, op, layer and tensor; the flame graph.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use trace::{format::Phase, template::Direction};
+use trace::{format::Phase, origin::Source, template::Direction};
 
 use crate::{
     RunIndex,
-    answers::{ComponentSum, Flame, LayerSum, OpSum, Summary, SummaryTotals, TensorSum},
+    answers::{ComponentSum, Flame, LayerSum, OpSum, SourceSum, Summary, SummaryTotals, TensorSum},
     filter::Filter,
     graph::Graph,
     query::FlameBy,
@@ -90,7 +90,10 @@ impl RunIndex {
             |sums, graph, access, count, bytes| sums.add_access(graph, access, count, bytes),
             |sums, graph, step, count, nanos| sums.add_node(graph, step, count, nanos),
         );
-        self.answer(&selection, &sums)
+        Summary {
+            by_source: self.sources(&selector),
+            ..self.answer(&selection, &sums)
+        }
     }
 
     /// Shows the sums of all accesses and nodes that are kept, graph by graph.
@@ -193,7 +196,30 @@ impl RunIndex {
             by_op,
             by_layer,
             by_tensor,
+            by_source: Vec::new(),
         }
+    }
+
+    /// Where weights came from in the evaluations that are kept.
+    fn sources(&self, selector: &Selector) -> Vec<SourceSum> {
+        let mut sums: BTreeMap<Source, SourceSum> = BTreeMap::new();
+        for (eval, of_eval) in &self.origins {
+            if !selector.keeps_eval(&self.evals[*eval as usize]) {
+                continue;
+            }
+            for (source, more) in of_eval {
+                let sum = sums.entry(*source).or_insert_with(|| SourceSum {
+                    source: source.name(),
+                    accesses: 0,
+                    bytes: 0,
+                    waited_nanos: 0,
+                });
+                sum.accesses = sum.accesses.saturating_add(more.accesses);
+                sum.bytes = sum.bytes.saturating_add(more.bytes);
+                sum.waited_nanos = sum.waited_nanos.saturating_add(more.waited_nanos);
+            }
+        }
+        sums.into_values().collect()
     }
 
     /// Phase → layer → component → op → tensor.

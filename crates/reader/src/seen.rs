@@ -162,6 +162,20 @@ impl<'a> Seen<'a> {
         })
     }
 
+    /// Each access to a weight that somebody fed, with where the weight was.
+    pub fn for_each_origin(&self, mut f: impl FnMut(&SeenAccess<'a>, Origin)) {
+        if self.evaluation.origins.is_none() {
+            return;
+        }
+        for executed in self.steps() {
+            self.for_each_access(executed.number, |seen| {
+                if let Some(origin) = self.origin_of(seen.at, seen.access.expert, seen.is_first) {
+                    f(&seen, origin);
+                }
+            });
+        }
+    }
+
     /// What the computation waited for weights that somebody fed.
     pub fn waited_nanos(&self) -> Option<u64> {
         let origins = self.evaluation.origins.as_ref()?;

@@ -258,11 +258,29 @@ export type SampledAt = { nanos: number, token: number,
  */
 resident_bytes: number, };
 
+/**
+ * Weights that came from one place.
+ */
+export type SourceSum = { 
+/**
+ * `pinned`, `loaded`, `streamed`, `cache_hit`, `cache_miss` or `page_cache`.
+ */
+source: string, accesses: number, bytes: number, 
+/**
+ * What the computation waited for them.
+ */
+waited_nanos: number, };
+
 export type Summary = { totals: SummaryTotals, by_component: Array<ComponentSum>, by_op: Array<OpSum>, by_layer: Array<LayerSum>, 
 /**
  * All weights touched.
  */
-by_tensor: Array<TensorSum>, };
+by_tensor: Array<TensorSum>, 
+/**
+ * Where weights came from in these evaluations, whatever else the filter says; empty if
+ * nobody fed them.
+ */
+by_source: Array<SourceSum>, };
 
 export type SummaryTotals = { evals: number, 
 /**

@@ -20,6 +20,7 @@ const TABLES = [
   ['by_component', 'By component', 'component', 'Of weights; other tensors by their kind.'],
   ['by_op', 'By op', 'op', 'Operations of ggml.'],
   ['by_layer', 'By layer', 'layer', 'Where both runs are of the same model.'],
+  ['by_source', 'By source of weights', 'source', 'Where fed weights came from; the time is what was waited for them.'],
   ['by_kind', 'By kind', 'kind', 'Weights, KV cache, inputs, activations. Time is not known by kind.'],
 ] as const;
 /** Columns of the difference of heatmaps. */
@@ -262,6 +263,8 @@ class Compare implements View {
       this.tables,
       ...TABLES.map(([name, title, noun, definition]) => {
         const list = phase[name];
+        // Most runs are not fed.
+        if (name === 'by_source' && !list) return null;
         if (name === 'by_kind' && this.measure() === 'nanos') return null;
         return panel(
           title,

@@ -22,6 +22,7 @@ const SOURCES = [
   },
   { value: 'op', text: 'ops', title: 'by operation of ggml, with time' },
   { value: 'layer', text: 'layers', title: 'by layer of the node, with time' },
+  { value: 'source', text: 'sources', title: 'where the weights of a fed run came from, and what was waited for them' },
   { value: 'tensor', text: 'tensors', title: 'every weight that was touched' },
   { value: 'sql', text: 'SQL', title: 'any query over the tables of the run; the filter bar does not apply' },
 ] as const;
@@ -249,6 +250,29 @@ function tableOf(source: Exclude<Source, 'sql'>, summary: Summary): { columns: C
           row.accesses,
           row.bytes,
           row.bytes / all,
+        ]),
+      };
+    case 'source':
+      return {
+        columns: [
+          { name: 'weights came from', title: 'nothing here if nobody fed them: see `tensorscope run --record`' },
+          accesses,
+          bytes,
+          share,
+          {
+            name: 'waited',
+            isNumber: true,
+            hasBar: true,
+            show: asNanos,
+            title: 'what the computation waited for them',
+          },
+        ],
+        rows: summary.by_source.map((row) => [
+          row.source.replace('_', ' '),
+          row.accesses,
+          row.bytes,
+          row.bytes / all,
+          row.waited_nanos,
         ]),
       };
     case 'tensor':

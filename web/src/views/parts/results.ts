@@ -100,6 +100,8 @@ export interface Comparison {
     by_component: Moved[];
     by_op: Moved[];
     by_layer: Moved[] | null;
+    /** Absent if nobody fed the weights. */
+    by_source?: Moved[];
   }[];
   experts: { layer: number; hot_set: number; jaccard: number; share_served: number; best_share: number }[];
 }
