@@ -147,6 +147,11 @@ fn parse(line: &str) -> Result<Option<Event>, String> {
     if bytes == 0 {
         return Ok(None);
     }
+    let sector = number(sector, "the sector")?;
+    sector
+        .checked_mul(SECTOR_BYTES)
+        .and_then(|at| at.checked_add(bytes))
+        .ok_or("the sector is too large")?;
     Ok(Some(Event {
         device,
         nanos: parse_time(time)
@@ -155,7 +160,7 @@ fn parse(line: &str) -> Result<Option<Event>, String> {
             .map_err(|_| format!("the process is too large: `{pid}`"))?,
         action,
         rwbs,
-        sector: number(sector, "the sector")?,
+        sector,
         bytes,
     }))
 }
@@ -239,6 +244,10 @@ CPU0 (sda):
         check(
             "8,0 3 1 0.000000005 697 D R 1 + x [a]",
             "line 14: the number of sectors is no number: `x`",
+        );
+        check(
+            "8,0 3 1 0.000000005 697 D R 111111111111446980 + 1 [a]",
+            "line 14: the sector is too large",
         );
         check("8,0 3 1 0.000000005 697 D", "line 14: the line ends early");
         check(

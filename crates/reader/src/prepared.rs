@@ -24,6 +24,8 @@ pub struct Prepared {
     pub accesses: Vec<PreparedAccess>,
     /// Where experts are chosen.
     pub routers: Vec<Router>,
+    /// Of all accesses, each as often as it has elements.
+    pub(crate) bytes: u64,
 }
 
 /// An executed node.
@@ -141,6 +143,9 @@ impl Prepared {
                     index,
                 };
                 sums.add(&access, access.bytes);
+                let elements = access.index.as_ref().map_or(1, |index| index.elements);
+                let all = access.bytes.saturating_mul(elements);
+                prepared.bytes = prepared.bytes.saturating_add(all);
                 prepared.accesses.push(access);
             }
             prepared.steps.push(PreparedStep {

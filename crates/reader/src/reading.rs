@@ -27,6 +27,14 @@ use crate::{
 /// Evaluations are numbered in 32 bits, with a sign, in every table.
 const MAX_EVAL: u64 = i32::MAX as u64;
 
+/// Of a time, of all durations of a run together (146 years) and of the bytes of all its
+/// accesses: so that nobody who adds them up has to mind a damaged log.
+pub(crate) const MAX_SUM: u64 = 1 << 62;
+
+fn add(sum: u64, more: u64) -> Option<u64> {
+    sum.checked_add(more).filter(|&sum| sum <= MAX_SUM)
+}
+
 pub struct Reading {
     log: Log,
     streams: BTreeMap<u32, StreamReading>,
@@ -39,6 +47,9 @@ struct Numbers {
     eval: u64,
     token: u64,
     template: u32,
+    /// Of all evaluations.
+    nanos: u64,
+    bytes: u64,
 }
 
 impl Numbers {
@@ -47,6 +58,8 @@ impl Numbers {
             eval: self.eval + more.eval,
             token: self.token + more.token,
             template: self.template + more.template,
+            nanos: self.nanos.saturating_add(more.nanos),
+            bytes: self.bytes.saturating_add(more.bytes),
         }
     }
 }
@@ -100,6 +113,12 @@ impl Known {
             definitions,
             graph: &definitions.templates[template],
         };
+        let nanos = seen.nanos().and_then(|nanos| add(self.has.nanos, nanos));
+        let bytes = add(self.has.bytes, seen.prepared.bytes);
+        let fits = |first, has: Option<u64>| has.filter(|&has| add(first, has).is_some());
+        self.has.nanos = fits(self.first.nanos, nanos).ok_or("its times cannot be")?;
+        self.has.bytes =
+            fits(self.first.bytes, bytes).ok_or("it touches more bytes than can be")?;
         // Tokens count through the run, whichever part is wanted.
         self.has.token += seen.tokens();
         Ok(seen)

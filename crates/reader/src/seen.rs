@@ -9,6 +9,7 @@ use trace::{
 
 use crate::{
     prepared::{Prepared, PreparedAccess, PreparedStep, Sums},
+    reading::MAX_SUM,
     tally::Traffic,
     tensors::Tensors,
 };
@@ -104,6 +105,21 @@ impl<'a> Seen<'a> {
                 end_nanos,
             }
         })
+    }
+
+    /// How long it took, or its steps together where these say more; `None` if a time cannot
+    /// be.
+    pub(crate) fn nanos(&self) -> Option<u64> {
+        let Evaluation {
+            begin_nanos: begin,
+            end_nanos: end,
+            step_nanos,
+            ..
+        } = self.evaluation;
+        let last = step_nanos.iter().fold(*begin.max(end), |a, &b| a.max(b));
+        let mut steps = self.steps().map(|step| step.nanos());
+        let steps = steps.try_fold(0u64, u64::checked_add)?;
+        (last <= MAX_SUM).then_some(steps.max(end.saturating_sub(*begin)))
     }
 
     /// The accesses of a step, which was executed.

@@ -119,12 +119,14 @@ pub struct ResidencyReader {
     /// Words of a sample that is not complete yet.
     partial: Vec<u64>,
     last: Vec<Option<Vec<u64>>>,
+    /// Of all of `last`.
+    kept_words: usize,
     is_broken: bool,
 }
 
 /// More files than this are a damaged log, not a model.
 const MAX_FILES: u32 = 1 << 16;
-/// As many pages as 1 TiB has.
+/// As many pages as 1 TiB has; also of all files together.
 const MAX_PAGES: u64 = 1 << 28;
 
 impl ResidencyReader {
@@ -133,6 +135,7 @@ impl ResidencyReader {
             words: Reader::open(path)?,
             partial: Vec::new(),
             last: Vec::new(),
+            kept_words: 0,
             is_broken: false,
         })
     }
@@ -150,6 +153,11 @@ impl ResidencyReader {
             self.last.resize(slot + 1, None);
         }
         let words = pages.div_ceil(64) as usize;
+        self.kept_words -= self.last[slot].as_ref().map_or(0, Vec::len);
+        self.kept_words += words;
+        if self.kept_words as u64 > MAX_PAGES / 64 {
+            return Err("samples of more pages than can be");
+        }
         let bits = match how {
             BITS if body.len() == words => body.to_vec(),
             BITS => return Err("a sample with a wrong number of bits"),
