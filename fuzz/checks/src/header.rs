@@ -4,22 +4,28 @@
 //! Input: 4 bytes with the length of the file, then its header. Data is never
 //! read, so the rest of the file is virtual; the fuzzer keeps its inputs small.
 
-#![no_main]
-
 use std::io;
 use std::path::Path;
 
 use gguf::source::ReadAt;
 use gguf::{GgmlType, HeadRows, Model, Owner, Question, Summary};
-use libfuzzer_sys::fuzz_target;
 
 /// Rows and bytes looked at in one input, so that none takes seconds.
 const MAX_ROWS: usize = 2_000;
 
 /// A header, followed by zeros up to `len_bytes`.
-struct Sparse<'a> {
+pub struct Sparse<'a> {
     header: &'a [u8],
     len_bytes: u64,
+}
+
+impl Sparse<'_> {
+    /// From the bytes of an input; also its length.
+    pub fn of(data: &[u8]) -> Option<(Sparse<'_>, u64)> {
+        let (len, header) = data.split_first_chunk::<4>()?;
+        let len_bytes = u64::from(u32::from_le_bytes(*len));
+        Some((Sparse { header, len_bytes }, len_bytes))
+    }
 }
 
 impl ReadAt for Sparse<'_> {
@@ -34,12 +40,11 @@ impl ReadAt for Sparse<'_> {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
-    let Some((len, header)) = data.split_first_chunk::<4>() else {
+pub fn header(data: &[u8]) {
+    let Some((source, len_bytes)) = Sparse::of(data) else {
         return;
     };
-    let len_bytes = u64::from(u32::from_le_bytes(*len));
-    let source = Sparse { header, len_bytes };
+    let header = source.header;
     let path = Path::new("fuzz.gguf");
     let model = match Model::from_source(path, &source, len_bytes) {
         Ok(model) => model,
@@ -96,4 +101,4 @@ fuzz_target!(|data: &[u8]| {
         assert!(model.lookup(0, (len_bytes * step) >> 6).is_some() || len_bytes == 0);
     }
     assert!(model.lookup(0, len_bytes).is_none());
-});
+}

@@ -1,0 +1,68 @@
+//! What the kernel was seen to do, and what it says in text.
+
+use kernelio::kernel_log::faults::Fault;
+use kernelio::kernel_log::io::Io;
+use kernelio::kernel_log::residency::ResidencyReader;
+use kernelio::kernel_log::{FAULTS, IO, RESIDENCY, Reader, Record};
+use kernelio::{blkparse as text_of_blkparse, extents::DiskMap};
+
+use crate::log::one_line;
+use crate::pieces::folder;
+
+/// Input: `log/faults`, `log/io` and `log/residency`, as [`crate::FILES`] names them.
+pub fn kernel_logs(data: &[u8]) {
+    let folder = folder(data);
+    let log = folder.path().join("log");
+    encodes_back::<Fault>(Reader::open(&log.join(FAULTS)));
+    encodes_back::<Io>(Reader::open(&log.join(IO)));
+    if let Ok(samples) = ResidencyReader::open(&log.join(RESIDENCY)) {
+        for sample in samples {
+            match sample {
+                Ok(sample) => {
+                    let residency = &sample.residency;
+                    assert!(residency.resident_pages() <= residency.pages());
+                }
+                Err(error) => one_line(&error.to_string()),
+            }
+        }
+    }
+}
+
+fn encodes_back<R: Record>(records: Result<Reader<R>, kernelio::KernelError>) {
+    let Ok(records) = records else {
+        return;
+    };
+    for record in records {
+        match record {
+            Ok(record) => {
+                let mut bytes = vec![0; R::BYTES];
+                record.encode(&mut bytes);
+                assert!(R::decode(&bytes).is_ok());
+            }
+            Err(error) => one_line(&error.to_string()),
+        }
+    }
+}
+
+/// Input: what `blkparse` prints.
+pub fn blkparse(data: &[u8]) {
+    let mut requests = 0u64;
+    let imported = text_of_blkparse::read(data, 0, DiskMap::default(), |io| {
+        assert!(io.piece_at_bytes <= io.request_bytes);
+        requests += 1;
+        Ok(())
+    });
+    match imported {
+        Ok(imported) => {
+            assert!(imported.requests <= imported.events && imported.requests <= requests)
+        }
+        Err(error) => one_line(&error.to_string()),
+    }
+}
+
+/// Input: `/proc/PID/maps`.
+pub fn maps(data: &[u8]) {
+    for line in kernelio::maps::lines(data) {
+        assert!(line.file.is_none_or(|file| file.inode != 0));
+    }
+}

@@ -1,0 +1,5 @@
+//! See `plan` in `fuzz/checks`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_checks::check("plan", data));
