@@ -1,6 +1,6 @@
 //! One pass over a run's log, and everything that the analyses say about it.
 
-use std::{num::NonZeroUsize, path::Path};
+use std::{io, num::NonZeroUsize, path::Path};
 
 use analysis::{
     caches::{CacheQuestion, Caches},
@@ -27,6 +27,7 @@ use reader::{
 use rundir::Run;
 use serde::{Deserialize, Serialize};
 use terminal::progress;
+use trace::format::Checksum;
 
 use launch::planning;
 
@@ -45,15 +46,26 @@ pub struct Results {
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
 const KEPT_FILE: &str = "analysis.json";
 
-/// The results of a run, as `record` leaves them for every later `report` and `view`:
-/// exact curves of 10⁸ accesses take a minute.
-#[derive(Serialize, Deserialize)]
-struct Kept<R> {
+/// The first line of that file, about the results behind it. `record` leaves them for every
+/// later `report` and `view`: exact curves of 10⁸ accesses take a minute.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
     /// Of the program; another one may define a number differently.
     version: String,
     /// What they were made from.
     log_bytes: u64,
-    results: R,
+    /// Of the results, as written.
+    checksum: u64,
+}
+
+impl Kept {
+    fn of(run: &Run, results: &[u8]) -> io::Result<Kept> {
+        Ok(Kept {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            log_bytes: run.log_bytes(),
+            checksum: Checksum::of(results)?,
+        })
+    }
 }
 
 /// What a user may set.
@@ -86,22 +98,23 @@ pub fn results(run: &Run) -> anyhow::Result<Results> {
 
 fn kept(run: &Run) -> Option<Results> {
     let text = std::fs::read(run.path().join(KEPT_FILE)).ok()?;
-    let kept: Kept<Results> = serde_json::from_slice(&text).ok()?;
-    let is_current = kept.version == env!("CARGO_PKG_VERSION") && kept.log_bytes == run.log_bytes();
-    is_current.then_some(kept.results)
+    let line = text.iter().position(|&byte| byte == b'\n')?;
+    let (head, results) = (&text[..line], &text[line + 1..]);
+    let kept: Kept = serde_json::from_slice(head).ok()?;
+    let is_current = kept == Kept::of(run, results).ok()?;
+    serde_json::from_slice(results).ok().filter(|_| is_current)
 }
 
 /// In one step, so that a reader finds all of it or nothing.
 fn keep(run: &Run, results: &Results) -> anyhow::Result<()> {
-    let kept = Kept {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        log_bytes: run.log_bytes(),
-        results,
-    };
+    let results = serde_json::to_vec(results)?;
+    let mut text = serde_json::to_vec(&Kept::of(run, &results)?)?;
+    text.push(b'\n');
+    text.extend(results);
     let scratch = run
         .path()
         .join(format!(".{KEPT_FILE}-{}", std::process::id()));
-    let written = std::fs::write(&scratch, serde_json::to_vec(&kept)?)
+    let written = std::fs::write(&scratch, text)
         .and_then(|()| std::fs::rename(&scratch, run.path().join(KEPT_FILE)));
     if written.is_err() {
         let _ = std::fs::remove_file(&scratch);

@@ -6,8 +6,8 @@ use std::{
     process::{Command, Output},
 };
 
-use testing::log;
-use trace::read::StreamEnd;
+use testing::{log, mount};
+use trace::{format::Checksum, read::StreamEnd};
 
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -244,11 +244,17 @@ fn kept_results_are_used_only_while_they_are_of_this_log() {
     let fresh = answer(folder, &["report", "run"]);
     let path = folder.join("run/analysis.json");
     let kept = fs::read_to_string(&path).unwrap();
-    let other = kept.replace("\"text\":\"", "\"text\":\"KEPT ");
+    let damaged = kept.replace("\"text\":\"", "\"text\":\"KEPT ");
+    let checksum = |text: &str| {
+        let results = text.split_once('\n').unwrap().1;
+        format!("\"checksum\":{}", Checksum::of(results.as_bytes()).unwrap())
+    };
+    let other = damaged.replacen(&checksum(&kept), &checksum(&damaged), 1);
     fs::write(&path, &other).unwrap();
     assert!(answer(folder, &["report", "run"]).contains("KEPT "));
-    // Of another log, or unreadable: computed again, and kept.
+    // Of another log, damaged or unreadable: computed again, and kept.
     for stale in [
+        damaged,
         other.replacen("\"log_bytes\":", "\"log_bytes\":1", 1),
         other[..200].to_owned(),
     ] {
@@ -344,4 +350,63 @@ fn playback_is_written_in_the_format_that_the_name_says() {
     ];
     refused(folder, &beyond, &["no evaluation"]);
     assert!(!folder.join("b.gif").exists());
+}
+
+#[test]
+fn a_flipped_bit_in_a_table_is_named_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    record(folder, "run", &[]);
+    let path = folder.join("run/tables/evals.parquet");
+    let whole = fs::read(&path).unwrap();
+    for at in (0..whole.len()).step_by(whole.len() / 12) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 4;
+        fs::write(&path, bytes).unwrap();
+        let expect = ["evals.parquet", "damaged", "tensorscope ingest run"];
+        refused(
+            folder,
+            &["sql", "run", "SELECT count(*) FROM nodes"],
+            &expect,
+        );
+    }
+    answer(folder, &["ingest", "run"]);
+    answer(folder, &["sql", "run", "SELECT count(*) FROM nodes"]);
+}
+
+#[test]
+fn runs_of_any_name_answer_sql() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    record(folder, "a'b", &[]);
+    let count = "SELECT count(*) AS n FROM evals";
+    for name in ["run \n\"q", "<b>&%41", "*?[x]", "größe 🦙"] {
+        record(folder, name, &[]);
+        let one = answer(folder, &["sql", name, count, "--format", "csv"]);
+        assert_eq!(one.lines().last(), Some("8"), "{name}");
+        let both = answer(folder, &["sql", "a'b", name, count, "--format", "csv"]);
+        assert_eq!(both.lines().last(), Some("16"), "{name}");
+    }
+}
+
+#[test]
+fn a_run_that_cannot_be_written_to_answers_sql() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let Some(disk) = mount::Mount::new(folder.join("disk"), "size=64m") else {
+        return;
+    };
+    record(&disk.0, "run", &["--no-tables"]);
+    let mut remount = Command::new("mount");
+    remount.args(["-o", "remount,ro"]).arg(&disk.0);
+    assert!(remount.status().unwrap().success());
+    let args = [
+        "sql",
+        "disk/run",
+        "SELECT count(*) AS n FROM evals",
+        "--format",
+        "csv",
+    ];
+    assert_eq!(answer(folder, &args).lines().last(), Some("8"));
+    assert!(!disk.0.join("run/tables").exists());
 }

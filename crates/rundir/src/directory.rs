@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use gguf::{HeadRows, Model};
 
 use crate::error::RunError;
-use crate::metadata::{Metadata, ModelFile, ModelMetadata, RunStatus, Statistics};
+use crate::metadata::{self, Metadata, ModelFile, ModelMetadata, RunStatus, Statistics};
 use crate::open::{Run, log_bytes};
 use crate::time::Moment;
 use crate::{LOG, METADATA, METADATA_TEMPORARY, STRUCTURE, TENSOR_NAMES, names};
@@ -175,9 +175,8 @@ impl RunDirectory {
         let path = self.path.join(METADATA);
         let written = (|| {
             let mut file = File::create(&temporary)?;
-            let mut text = serde_json::to_vec_pretty(&self.metadata)?;
-            text.push(b'\n');
-            file.write_all(&text)?;
+            let text = serde_json::to_string_pretty(&self.metadata)?;
+            file.write_all(metadata::with_checksum(text)?.as_bytes())?;
             file.sync_all()?;
             fs::rename(&temporary, &path)?;
             match File::open(&self.path)?.sync_all() {

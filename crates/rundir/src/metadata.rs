@@ -12,7 +12,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use std::io;
+
 use serde::{Deserialize, Serialize};
+use trace::format::Checksum;
 
 use crate::limits::{self, Limits};
 use crate::machine::{self, Machine};
@@ -373,6 +376,31 @@ impl ModelMetadata {
 fn absolute(path: &Path) -> String {
     let absolute = std::path::absolute(path);
     absolute.as_deref().unwrap_or(path).display().to_string()
+}
+
+/// Where the checksum stands, the last field of the file.
+const CHECKSUM: &str = ",\n  \"checksum\": \"";
+
+/// The text of the file, from metadata as pretty JSON.
+pub(crate) fn with_checksum(json: String) -> io::Result<String> {
+    let rest = json.strip_suffix("\n}").unwrap_or(&json);
+    let checksum = Checksum::of(rest.as_bytes())?;
+    Ok(format!("{rest}{CHECKSUM}{checksum:016x}\"\n}}\n"))
+}
+
+/// Whether the text differs from what was written; not known without a checksum, which
+/// older programs did not write.
+pub(crate) fn was_changed(text: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(text) else {
+        return true;
+    };
+    let Some((rest, checksum)) = text.rsplit_once(CHECKSUM) else {
+        return false;
+    };
+    let written = checksum
+        .strip_suffix("\"\n}\n")
+        .map(|hex| u64::from_str_radix(hex, 16));
+    written != Some(Ok(Checksum::of(rest.as_bytes()).unwrap_or(0)))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use trace::status::{State, Status, read_status};
 
 use crate::directory::{io_error, is_model};
 use crate::error::{RunError, reason};
-use crate::metadata::{FORMAT, Metadata, RunStatus, VERSION};
+use crate::metadata::{FORMAT, Metadata, RunStatus, VERSION, was_changed};
 use crate::{LOG, METADATA, METADATA_TEMPORARY, STRUCTURE, TENSOR_NAMES, machine, names, process};
 
 /// Longer metadata is somebody else's file.
@@ -56,7 +56,10 @@ impl Run {
         check_is_folder(path)?;
         let mut problems = Vec::new();
         let metadata = match read_metadata(path)? {
-            Ok(metadata) => Some(metadata),
+            Ok((metadata, changed)) => {
+                problems.extend(changed);
+                Some(metadata)
+            }
             Err(problem) => {
                 problems.push(problem);
                 None
@@ -298,8 +301,9 @@ fn not_a_run(path: &Path, what: &str) -> RunError {
     }
 }
 
-/// The metadata, or a clause that says why there is none.
-fn read_metadata(run: &Path) -> Result<Result<Metadata, String>, RunError> {
+/// The metadata and a clause if they are not as they were written, or a clause that says why
+/// there are none.
+fn read_metadata(run: &Path) -> Result<Result<(Metadata, Option<String>), String>, RunError> {
     let path = run.join(METADATA);
     let mut bytes = Vec::new();
     let read =
@@ -332,7 +336,11 @@ fn read_metadata(run: &Path) -> Result<Result<Metadata, String>, RunError> {
         _ => return garbled("it has no version".to_owned()),
     }
     match serde_json::from_value(value) {
-        Ok(metadata) => Ok(Ok(metadata)),
+        Ok(metadata) => {
+            let changed = was_changed(&bytes);
+            let changed = changed.then(|| "metadata.json was changed after the run".to_owned());
+            Ok(Ok((metadata, changed)))
+        }
         Err(error) => garbled(error.to_string()),
     }
 }

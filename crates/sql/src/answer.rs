@@ -14,7 +14,7 @@ use rundir::Run;
 use serde_json::{Value, json};
 use store::Session;
 
-use crate::ingest::ensure_tables;
+use crate::ingest::{Ready, ensure_tables};
 
 /// Answer queries from standard input
 #[derive(clap::Args)]
@@ -38,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// `session`: with the bytes of the log that its tables were made from.
 fn answer(
     path: &Path,
-    session: &mut Option<(u64, Session)>,
+    session: &mut Option<(u64, Session, Ready)>,
     request: &str,
 ) -> anyhow::Result<Value> {
     let request: Value = serde_json::from_str(request)?;
@@ -46,11 +46,11 @@ fn answer(
     let most = request["rows"].as_u64().unwrap_or(0) as usize;
     let run = Run::open(path)?;
     let log_bytes = run.log_bytes();
-    if session.as_ref().is_none_or(|(of, _)| *of != log_bytes) {
-        ensure_tables(&run)?;
-        *session = Some((log_bytes, Session::open(&[path])?));
+    if session.as_ref().is_none_or(|(of, ..)| *of != log_bytes) {
+        let tables = ensure_tables(run)?;
+        *session = Some((log_bytes, Session::open(&[tables.run.path()])?, tables));
     }
-    let (_, session) = session.as_ref().expect("opened above");
+    let (_, session, _) = session.as_ref().expect("opened above");
     let rows = store::query_rows(session, query, most)?;
     let columns = rows.columns.iter();
     let columns: Vec<Value> = columns

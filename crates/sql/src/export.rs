@@ -36,14 +36,21 @@ pub struct Args {
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // `tensorscope export` has said what the run lacks when it opened it.
-    let run = rundir::Run::open(&args.run)?;
-    ensure_tables(&run)?;
+    let tables = ensure_tables(rundir::Run::open(&args.run)?)?;
+    let run = &tables.run;
     let table = &args.table;
     let mut out = io::stdout();
     if let (Some(from), Some(to)) = (args.from, args.to) {
-        let sql = format!("SELECT * FROM {table} WHERE eval >= {from} AND eval < {to}");
+        let part = format!("WHERE eval >= {from} AND eval < {to}");
         let session = store::Session::open(&[run.path()])?;
+        let sql = format!("SELECT * FROM {table} {part}");
         store::write_query(&session, &sql, store::Format::Parquet, &mut out)?;
+        let evals = store::query_rows(&session, &format!("SELECT eval FROM evals {part}"), 1)?;
+        if evals.rows.is_empty() {
+            let run = args.run.display();
+            eprintln!("tensorscope: {run}: no evaluation is in {from}..{to}");
+            return Ok(code_of(true));
+        }
     } else {
         let path = store::table_path(run.path(), table);
         let mut file = File::open(&path)
@@ -51,5 +58,5 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         io::copy(&mut file, &mut out).map_err(|e| anyhow!("{}: {}", path.display(), reason(&e)))?;
     }
     out.flush().context("cannot write the table")?;
-    Ok(code_of(says_what_tables_lack(&run)?))
+    Ok(code_of(says_what_tables_lack(run)?))
 }

@@ -1,12 +1,13 @@
 //! `tensorscope ingest`: the raw log as Parquet tables.
 
 use std::{
-    io::BufReader,
+    io::{BufReader, ErrorKind},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, anyhow, bail};
 use indicatif::HumanBytes;
 use kernelio::{
     blkparse,
@@ -15,7 +16,8 @@ use kernelio::{
     kernel_log::{self, io::Io},
 };
 use rundir::{Run, error::reason};
-use store::{IngestReport, Session, TablesState, ingest, query_rows, tables_state};
+use store::{IngestReport, Session, StoreError, TablesState, ingest, query_rows, tables_state};
+use tempfile::TempDir;
 use terminal::{
     progress,
     runs::{open_run, says_what_is_missing},
@@ -56,7 +58,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let report = with_progress(&run)?;
     terminal::print(&page(&run, &report))?;
-    Ok(code_of(!report.corrupt.is_empty()))
+    let is_missing = says_what_is_missing(&run, report.rows("evals"));
+    Ok(code_of(is_missing || !report.corrupt.is_empty()))
 }
 
 /// Make the tables of a run where they are missing or old
@@ -75,7 +78,7 @@ pub fn prepare(args: &PrepareArgs) -> anyhow::Result<ExitCode> {
     if args.quiet {
         progress::be_quiet();
     }
-    ensure_tables(&Run::open(&args.run)?)?;
+    ensure_tables(Run::open(&args.run)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -131,12 +134,55 @@ fn add_requests(run: &Run, file: &Path, start_nanos: Option<u64>) -> anyhow::Res
     Ok(())
 }
 
+/// A run whose tables are there and as new as its log.
+pub struct Ready {
+    pub run: Run,
+    /// Where it is, if the real one cannot be written to: removed in the end.
+    _folder: Option<TempDir>,
+}
+
 /// Makes the tables where they are missing or older than the log.
-pub fn ensure_tables(run: &Run) -> anyhow::Result<()> {
-    if tables_state(run)? != TablesState::Ready {
-        with_progress(run)?;
+pub fn ensure_tables(run: Run) -> anyhow::Result<Ready> {
+    let is_ready = tables_state(&run)? == TablesState::Ready;
+    let made = match is_ready {
+        true => Ok(()),
+        false => with_progress(&run).map(drop),
+    };
+    match made {
+        Ok(()) => Ok(Ready { run, _folder: None }),
+        Err(StoreError::Io { cause, .. })
+            if matches!(
+                cause.kind(),
+                ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied
+            ) =>
+        {
+            beside(&run)
+        }
+        Err(error) => Err(error.into()),
     }
-    Ok(())
+}
+
+/// Tables of a run that cannot be written to: in a folder of the same name that has the rest
+/// by links.
+fn beside(run: &Run) -> anyhow::Result<Ready> {
+    eprintln!(
+        "tensorscope: {}: cannot be written to; its tables are made for this question only",
+        run.path().display()
+    );
+    let real = run.path().canonicalize()?;
+    let folder = tempfile::tempdir().context("cannot make a temporary folder for the tables")?;
+    let path = folder.path().join(real.file_name().unwrap_or_default());
+    let link = |name: &str| symlink(real.join(name), path.join(name));
+    std::fs::create_dir(&path)
+        .and_then(|()| link("log"))
+        .and_then(|()| link("metadata.json"))
+        .with_context(|| format!("{}: cannot write", path.display()))?;
+    let run = Run::open(&path)?;
+    with_progress(&run)?;
+    Ok(Ready {
+        run,
+        _folder: Some(folder),
+    })
 }
 
 /// Says so when rows are missing because the log was damaged or cut short.
@@ -156,7 +202,7 @@ pub fn says_what_tables_lack(run: &Run) -> anyhow::Result<bool> {
 }
 
 /// Makes the tables; says on stderr what of the log has no rows.
-pub fn with_progress(run: &Run) -> anyhow::Result<IngestReport> {
+pub fn with_progress(run: &Run) -> Result<IngestReport, StoreError> {
     let bar = progress::bar(run.log_bytes(), "ingesting", "bytes");
     let report = ingest(run, &mut |bytes| bar.set_position(bytes));
     bar.finish_and_clear();

@@ -76,12 +76,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let props = args.props()?;
     let mut is_whole = true;
+    let mut ready = Vec::new();
     for path in &props.runs {
-        let run = open_run(path)?;
-        ensure_tables(&run)?;
-        is_whole &= !says_what_tables_lack(&run)?;
+        let tables = ensure_tables(open_run(path)?)?;
+        is_whole &= !says_what_tables_lack(&tables.run)?;
+        ready.push(tables);
     }
-    let runs: Vec<&Path> = props.runs.iter().map(PathBuf::as_path).collect();
+    let runs: Vec<&Path> = ready.iter().map(|tables| tables.run.path()).collect();
     let session = Session::open(&runs)?;
     let code = code_of(!is_whole);
     let Some(path) = &props.output else {

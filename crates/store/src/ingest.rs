@@ -25,7 +25,7 @@ use reader::{Log, Seen, Stream, Visitor};
 use rundir::Run;
 
 use crate::{
-    StoreError,
+    StoreError, checksums,
     columns::TemplateColumns,
     expand::{Expander, GROUP_ROWS},
     kernel,
@@ -86,6 +86,7 @@ pub fn ingest(run: &Run, progress: &mut dyn FnMut(u64)) -> Result<IngestReport, 
         (Err(error), _) | (Ok(_), Err(error)) => return Err(error),
         (Ok(tables), Ok(report)) => IngestReport { tables, ..report },
     };
+    checksums::write(&folder.path)?;
     folder.publish()?;
     Ok(tables)
 }

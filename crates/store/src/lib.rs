@@ -14,6 +14,7 @@
 //! deliberately does not do: analyse, or print anything.
 
 pub mod arrow;
+mod checksums;
 mod columns;
 pub mod docs;
 mod error;

@@ -7,9 +7,10 @@
 use std::{
     collections::{HashMap, HashSet},
     fs::File,
+    io,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use datafusion::{
@@ -27,7 +28,7 @@ use futures::StreamExt;
 use rundir::Run;
 
 use crate::{
-    StoreError,
+    StoreError, checksums,
     ingest::TABLES_DIRECTORY,
     schema::{KEY_LOG_BYTES, KEY_TABLE, KEY_VERSION, TABLES, Table, VERSION},
     views::VIEWS,
@@ -62,6 +63,15 @@ pub fn tables_state(run: &Run) -> Result<TablesState, StoreError> {
             state = TablesState::Stale;
             continue;
         }
+        let path = file_path(run.path(), table);
+        // What is missing is said below.
+        if !checksums::is_as_written(&path).unwrap_or(true) {
+            return Err(StoreError::BadTable {
+                path,
+                run: run.path().to_owned(),
+                what: "the table is damaged".into(),
+            });
+        }
         let log_bytes = check_file(run.path(), table)?;
         // A run whose log was removed to save space keeps its tables.
         if has_log && log_bytes != Some(run.log_bytes()) {
@@ -75,6 +85,8 @@ pub fn tables_state(run: &Run) -> Result<TablesState, StoreError> {
 pub struct Session {
     context: SessionContext,
     runtime: tokio::runtime::Runtime,
+    /// Other names for folders that DataFusion cannot name; made when first needed.
+    links: OnceLock<tempfile::TempDir>,
 }
 
 impl Session {
@@ -93,7 +105,11 @@ impl Session {
         let parquet = &mut config.options_mut().execution.parquet;
         parquet.pushdown_filters = true;
         let context = SessionContext::new_with_config_rt(config, environment);
-        let session = Session { context, runtime };
+        let session = Session {
+            context,
+            runtime,
+            links: OnceLock::new(),
+        };
         for run in runs {
             for table in TABLES {
                 check_file(run, table)?;
@@ -181,9 +197,24 @@ impl Session {
 
     async fn register_file(&self, name: &str, path: &Path) -> Result<(), DataFusionError> {
         let options = ParquetReadOptions::default();
-        self.context
-            .register_parquet(name, file_url(path), options)
-            .await
+        let url = match has_plain_name(path) {
+            true => file_url(path),
+            false => file_url(&self.link(name, path)?),
+        };
+        self.context.register_parquet(name, url, options).await
+    }
+
+    fn link(&self, name: &str, path: &Path) -> io::Result<PathBuf> {
+        let links = match self.links.get() {
+            Some(links) => links,
+            None => {
+                let made = tempfile::tempdir()?;
+                self.links.get_or_init(|| made)
+            }
+        };
+        let link = links.path().join(format!("{name}.parquet"));
+        std::os::unix::fs::symlink(std::path::absolute(path)?, &link)?;
+        Ok(link)
     }
 
     async fn create_view(&self, name: &str, sql: &str) -> Result<(), DataFusionError> {
@@ -217,6 +248,14 @@ pub fn table_path(run: &Path, table: &str) -> PathBuf {
 
 pub(crate) fn file_path(run: &Path, table: &Table) -> PathBuf {
     table_path(run, table.name)
+}
+
+/// Whether DataFusion's paths can hold it, for which it is UTF-8 and without control
+/// characters and most punctuation.
+fn has_plain_name(path: &Path) -> bool {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let is_plain = |c: char| c.is_alphanumeric() || "/.-_ =+,:@".contains(c);
+    path.to_str().is_some_and(|path| path.chars().all(is_plain))
 }
 
 /// The path as a URL: in a plain path DataFusion takes `*`, `?` and `[` for patterns.

@@ -4,6 +4,8 @@
 //! path stores whole words and a reader can tell a word that was never written
 //! (zero: segment files are allocated zeroed) from one that was.
 
+use std::io;
+
 /// First eight bytes of a segment file.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"TSCOPLOG";
 /// First eight bytes of the status file.
@@ -130,5 +132,33 @@ impl Checksum {
 
     pub fn value(self) -> u64 {
         self.0
+    }
+
+    /// Of anything that is read: its bytes, filled up with zeros, and their number.
+    pub fn of(mut input: impl io::Read) -> io::Result<u64> {
+        let mut checksum = Checksum::START;
+        let mut buffer = vec![0; 1 << 16];
+        let mut length = 0;
+        loop {
+            let mut filled = 0;
+            while filled < buffer.len() {
+                match input.read(&mut buffer[filled..]) {
+                    Ok(0) => break,
+                    Ok(count) => filled += count,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            length += filled as u64;
+            buffer[filled..].fill(0);
+            let (words, _) = buffer[..filled.next_multiple_of(8)].as_chunks::<8>();
+            words
+                .iter()
+                .for_each(|word| checksum.add(u64::from_le_bytes(*word)));
+            if filled < buffer.len() {
+                checksum.add(length);
+                return Ok(checksum.value());
+            }
+        }
     }
 }
