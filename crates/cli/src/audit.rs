@@ -66,6 +66,7 @@ const PRECISION_BAR: f64 = 0.999;
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let scratch = tempfile::tempdir().context("cannot make a temporary directory for the log")?;
     let findings = if args.program.is_empty() {
+        args.engine.check_model("audit")?;
         of_engine(&args, scratch.path())?
     } else {
         of_program(&args, scratch.path())?

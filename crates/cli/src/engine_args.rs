@@ -44,7 +44,7 @@ pub const OF_ENGINE: [&str; 16] = [
 #[derive(clap::Args)]
 pub struct EngineArgs {
     /// Model file; of a split set, any of its files
-    #[arg(short, long, value_name = "FILE", required_unless_present = "program")]
+    #[arg(short, long, value_name = "FILE")]
     model: Option<PathBuf>,
 
     /// Prompt; give it several times for several sequences
@@ -57,7 +57,8 @@ pub struct EngineArgs {
 
     /// Tokens to generate per sequence [default: 32]; of a PROGRAM: to record, prompts
     /// included [default: all]
-    #[arg(short = 'n', long = "tokens", alias = "n-predict", value_name = "N")]
+    #[arg(short = 'n', long = "tokens", alias = "n-predict", value_name = "N", allow_negative_numbers = true,
+          value_parser = token_count)]
     pub tokens: Option<u32>,
 
     /// Threads [default: all cores]
@@ -138,6 +139,17 @@ impl EngineArgs {
         self.model.as_deref().unwrap_or(Path::new(""))
     }
 
+    /// Without a program to run, a model is needed.
+    pub fn check_model(&self, command: &str) -> anyhow::Result<()> {
+        if self.model.is_none() {
+            bail!(
+                "{command} needs a model (--model FILE, with a prompt) or a program (-- PROGRAM, \
+                 at the end); `tensorscope {command} --help` has examples"
+            );
+        }
+        Ok(())
+    }
+
     /// The prompts' texts, one per sequence.
     pub fn texts(&self) -> anyhow::Result<Vec<String>> {
         let texts = match &self.file {
@@ -197,6 +209,12 @@ impl EngineArgs {
                 EndOfText::Stops
             },
         };
+        if needed > context && needed > trained {
+            bail!(
+                "prompt and generation need {needed} tokens, and the model was trained for \
+                 {trained}; use a shorter prompt or fewer tokens"
+            );
+        }
         engine::generate::check_prompts(&generate, context)?;
         check_cache(&model.gguf, self.key_type, context)?;
         let defaults = ContextProps::default();
@@ -221,6 +239,16 @@ impl EngineArgs {
             generate,
         })
     }
+}
+
+fn token_count(text: &str) -> Result<u32, String> {
+    let wrong = |_| {
+        format!(
+            "`{text}` is not a number of tokens; give one from 0 to {}",
+            u32::MAX
+        )
+    };
+    text.parse().map_err(wrong)
 }
 
 fn read_prompt(path: &Path) -> anyhow::Result<String> {

@@ -2,13 +2,14 @@
 
 use std::{
     io::{self, BufWriter, IsTerminal as _, Write},
+    ops::Range,
     path::PathBuf,
     process::{ExitCode, Stdio},
 };
 
 use anyhow::bail;
 use render::{Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows};
-use rundir::Run;
+use rundir::{Run, error::reason};
 use terminal::{
     create_new,
     runs::{open_run, says_what_is_missing},
@@ -112,14 +113,25 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(evals) = args.evals.clone() {
         log = log.with_evals(evals);
     }
-    match stream(&args, &run, &log) {
+    let out: Box<dyn Write> = match &args.output {
+        None => Box::new(io::stdout().lock()),
+        Some(path) => Box::new(create_new(path)?),
+    };
+    let streamed = stream(&args, &run, &log, out);
+    if let (Err(_), Some(path)) = (&streamed, &args.output) {
+        // Half an export is none, and the same command can be given again.
+        let _ = std::fs::remove_file(path);
+    }
+    match streamed {
         Ok(stats) => {
             for damage in &stats.damaged {
                 eprintln!("tensorscope: {damage}");
             }
             // Asked for a part, a run may well have more.
-            let whole = args.evals.is_none();
-            let is_missing = whole && says_what_is_missing(&run, stats.evaluations);
+            let is_missing = match &args.evals {
+                None => says_what_is_missing(&run, stats.evaluations),
+                Some(evals) => stats.evaluations == 0 && says_that_none_is_in(&run, evals),
+            };
             // Lost data is an error, never a warning.
             Ok(if stats.damaged.is_empty() && !is_missing {
                 ExitCode::SUCCESS
@@ -128,22 +140,30 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             })
         }
         // `| head` has seen enough.
-        Err(error)
-            if error
-                .downcast_ref()
-                .is_some_and(RenderError::is_closed_pipe) =>
-        {
-            Ok(ExitCode::SUCCESS)
+        Err(error) if error.is_closed_pipe() => Ok(ExitCode::SUCCESS),
+        Err(RenderError::Write(error)) => {
+            let place = args.output.as_ref().map(|path| path.display().to_string());
+            let place = place.unwrap_or_else(|| "standard output".to_owned());
+            bail!("{place}: cannot write: {}", reason(&error))
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     }
 }
 
-fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
-    let mut out: BufWriter<Box<dyn Write>> = BufWriter::new(match &args.output {
-        None => Box::new(io::stdout().lock()),
-        Some(path) => Box::new(create_new(path)?),
-    });
+/// Always `true`.
+fn says_that_none_is_in(run: &Run, evals: &Range<u64>) -> bool {
+    let recorded = run.status().map_or(0, |status| status.evals_committed);
+    eprintln!(
+        "tensorscope: {}: no evaluation is in {}..{}; the run has {recorded}, counted from 0",
+        run.path().display(),
+        evals.start,
+        evals.end
+    );
+    true
+}
+
+fn stream(args: &Args, run: &Run, log: &Log, out: Box<dyn Write>) -> Result<Stats, RenderError> {
+    let mut out = BufWriter::new(out);
     let title = title(run);
     let by = match args.by {
         By::Bytes => Measure::Bytes,
@@ -157,7 +177,7 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
         Table::Accesses => rows::Table::Accesses,
         Table::Routing => rows::Table::Routing,
     };
-    Ok(match args.to {
+    let stats = match args.to {
         Format::Csv => rows::write_rows(log, table, rows::Format::Csv, &mut out),
         Format::Json => rows::write_rows(log, table, rows::Format::Json, &mut out),
         Format::Perfetto => perfetto::write(log, &perfetto::Options { title }, &mut out),
@@ -166,7 +186,9 @@ fn stream(args: &Args, run: &Run, log: &Log) -> anyhow::Result<Stats> {
         Format::Parquet | Format::Animation => {
             unreachable!("written by a function of its own")
         }
-    }?)
+    }?;
+    out.flush()?;
+    Ok(stats)
 }
 
 /// The table as it is, or the part of it that was asked for.
@@ -193,6 +215,9 @@ fn parquet(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
     if let (Err(_) | Ok(tables::Exported::Nothing), Some(path)) = (&written, &args.output) {
         // Half a table is none, and the same command can be given again.
         let _ = std::fs::remove_file(path);
+        if written.is_ok() {
+            eprintln!("tensorscope: {}: not written", path.display());
+        }
     }
     Ok(written?.code())
 }
@@ -236,7 +261,7 @@ fn title(run: &Run) -> String {
     name.unwrap_or_else(|| run.path().display().to_string())
 }
 
-fn eval_range(text: &str) -> Result<std::ops::Range<u64>, String> {
+fn eval_range(text: &str) -> Result<Range<u64>, String> {
     let wrong = || format!("`{text}` is no range; write for instance 10..20");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let (from, to) = (

@@ -146,6 +146,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.program.is_empty() {
         return program(args);
     }
+    args.engine.check_model("record")?;
     let texts = args.engine.texts()?;
     if args.quiet {
         progress::be_quiet();

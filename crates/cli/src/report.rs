@@ -1,13 +1,12 @@
 //! `tensorscope report`: what a trace says, on a page.
 
-use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf, process::ExitCode};
+use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
-use gguf::Meaning;
 use indicatif::HumanBytes;
 use reader::summary::{Summary, Traffic, summarise};
-use rundir::Run;
+use rundir::{Condition, Run};
 use serde_json::{Value, json};
 use terminal::{
     progress,
@@ -177,7 +176,7 @@ fn page(run: &Run, summary: &Summary, results: &Results) -> String {
         grouped(summary.steps),
         grouped(summary.accesses),
         grouped(run.lost().accesses),
-        HumanBytes(run.log_bytes())
+        HumanBytes(log_bytes(run, summary))
     ));
     for (phase, sum) in &summary.by_phase {
         line(format!(
@@ -227,9 +226,9 @@ fn page(run: &Run, summary: &Summary, results: &Results) -> String {
         .map_or(0, |traffic| traffic.bytes)
         .max(1);
     let mut table = new_table(&["component", "accesses", "bytes", "share of weights %"], 1);
-    for (component, traffic) in by_component(run, summary) {
+    for (component, traffic) in &summary.by_component {
         table.add_row([
-            component,
+            (*component).to_owned(),
             grouped(traffic.accesses),
             HumanBytes(traffic.bytes).to_string(),
             format!("{:.1}", traffic.bytes as f64 * 100.0 / weights as f64),
@@ -307,20 +306,13 @@ pub fn new_table(header: &[&str], first_number: usize) -> Table {
     table
 }
 
-/// Tensors of the model, by what they are.
-fn by_component(run: &Run, summary: &Summary) -> BTreeMap<String, Traffic> {
-    let known = run.tensor_names().unwrap_or_default();
-    let mut sums: BTreeMap<String, Traffic> = BTreeMap::new();
-    for (name, traffic) in &summary.by_tensor {
-        if known.binary_search(name).is_ok() || known.contains(name) {
-            let sum = sums
-                .entry(Meaning::of(name).component.name().to_owned())
-                .or_default();
-            sum.accesses += traffic.accesses;
-            sum.bytes += traffic.bytes;
-        }
+/// Bytes of the log. What the recorder had prepared and not used yet when it was killed is
+/// none of them.
+fn log_bytes(run: &Run, summary: &Summary) -> u64 {
+    match run.condition() {
+        Condition::Killed { .. } | Condition::Recording { .. } => summary.record_bytes,
+        _ => run.log_bytes(),
     }
-    sums
 }
 
 fn as_json(run: &Run, summary: &Summary) -> Value {
@@ -340,7 +332,7 @@ fn as_json(run: &Run, summary: &Summary) -> Value {
         "templates": summary.templates,
         "routes": summary.routes,
         "drafted_tokens": summary.drafted_tokens,
-        "log_bytes": run.log_bytes(),
+        "log_bytes": log_bytes(run, summary),
         "duration_nanos": summary.last_nanos.saturating_sub(summary.first_nanos),
         "by_phase": summary.by_phase.iter().map(|(phase, p)| json!({
             "phase": phase, "evaluations": p.evaluations, "tokens": p.tokens, "nanos": p.nanos,
@@ -349,7 +341,7 @@ fn as_json(run: &Run, summary: &Summary) -> Value {
         "by_kind": summary.by_kind.iter().map(|((kind, direction), t)| json!({
             "kind": kind.name(), "direction": direction, "accesses": t.accesses, "bytes": t.bytes,
         })).collect::<Vec<_>>(),
-        "by_component": by_component(run, summary).iter().map(|(component, t)| {
+        "by_component": summary.by_component.iter().map(|(component, t)| {
             let mut row = traffic(t);
             row["component"] = json!(component);
             row

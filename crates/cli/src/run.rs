@@ -95,6 +95,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.program.is_empty() {
         return program(args);
     }
+    args.engine.check_model("run")?;
     let begin = Instant::now();
     let texts = args.engine.texts()?;
     let model = gguf::Model::open(args.engine.model())?;

@@ -71,6 +71,8 @@ pub struct Summary {
     pub by_op: BTreeMap<String, OpSum>,
     pub by_kind: BTreeMap<(TensorKind, &'static str), Traffic>,
     pub by_layer: BTreeMap<Option<u32>, Traffic>,
+    /// Of the weights.
+    pub by_component: BTreeMap<&'static str, Traffic>,
     pub by_tensor: BTreeMap<String, Traffic>,
     pub by_phase: BTreeMap<&'static str, PhaseSum>,
     pub by_buffer_type: BTreeMap<String, u64>,
@@ -207,9 +209,13 @@ impl Summary {
                 layer.add(accesses, bytes);
                 let by_kind = self.by_kind.entry((access.kind, direction)).or_default();
                 by_kind.add(accesses, bytes);
-                let tensor = tensors.all()[access.tensor as usize].name.clone();
+                let tensor = &tensors.all()[access.tensor as usize];
+                if let Some(component) = tensor.component() {
+                    let sum = self.by_component.entry(component).or_default();
+                    sum.add(accesses, bytes);
+                }
                 self.by_tensor
-                    .entry(tensor)
+                    .entry(tensor.name.clone())
                     .or_default()
                     .add(accesses, bytes);
                 self.accesses += accesses;

@@ -31,6 +31,11 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Creates an output file, which must not exist.
 pub fn create_new(path: &Path) -> anyhow::Result<File> {
-    File::create_new(path)
-        .map_err(|error| anyhow::anyhow!("{}: cannot create: {}", path.display(), reason(&error)))
+    File::create_new(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists => anyhow::anyhow!(
+            "{}: exists already and is not overwritten; remove it, or give another name",
+            path.display()
+        ),
+        _ => anyhow::anyhow!("{}: cannot create: {}", path.display(), reason(&error)),
+    })
 }
