@@ -1,13 +1,12 @@
 //! What commands say of a log that is not whole, and of places and arguments that will not do.
 
-#[path = "shared/mount.rs"]
-mod mount;
-
 use std::{
     fs::{self, OpenOptions},
     path::Path,
     process::{Command, Output},
 };
+
+use testing::mount;
 
 fn tensorscope(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tensorscope"));

@@ -62,7 +62,8 @@ pub fn blkparse(data: &[u8]) {
 
 /// Input: `/proc/PID/maps`.
 pub fn maps(data: &[u8]) {
-    for line in kernelio::maps::lines(data) {
-        assert!(line.file.is_none_or(|file| file.inode != 0));
+    for mapping in support::proc::mappings(data) {
+        assert_eq!(mapping.is_of_file(), mapping.inode != 0);
+        assert!(mapping.addresses().start == mapping.start);
     }
 }

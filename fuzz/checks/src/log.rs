@@ -8,10 +8,12 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use analysis::caches::{CacheQuestion, Caches};
-use analysis::facts::{Accumulator, Model, Options};
-use analysis::sequence::SequenceBuilder;
+use analysis::facts::{Model, Options};
+use analysis::reading::Reading;
+use analysis::weights::weights_of;
 use index::{Filter, FlameBy, RunIndex};
-use reader::{Log, Seen, Stream, Visitor, rows};
+use plan::Machine;
+use reader::{Log, Seen, Visitor, rows};
 use rundir::Run;
 use trace::format::{
     COMMIT, Checksum, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, VERSION, length_word,
@@ -143,17 +145,14 @@ impl Visitor for Rows {
 
 /// What `report` and `view` compute, in small.
 fn analyse(run: &Run) {
-    let mut analyses = Analyses {
-        facts: Accumulator::new(Options::default()),
-        sequence: SequenceBuilder::new(),
-    };
-    if Log::new(&run.log_directory()).walk(&mut analyses).is_ok() {
-        analyses.facts.finish(&Model::default());
-        let sequence = analyses.sequence.finish();
+    let mut reading = Reading::new(Options::default());
+    if let Ok(walked) = Log::new(&run.log_directory()).walk(&mut reading) {
+        let (_, sequence) = reading.finish(&walked.tensors, &Model::default());
         if sequence.touched_bytes() > 0 {
             let question = CacheQuestion {
                 budgets_bytes: vec![0, 1 << 20],
-                machine: None,
+                weights: weights_of(&sequence, None),
+                machine: Machine::new(1e9),
                 threads: NonZeroUsize::MIN,
             };
             let _ = Caches::of(&sequence, &question);
@@ -167,28 +166,4 @@ fn analyse(run: &Run) {
     index.experts(&Filter::default());
     index.flame(FlameBy::Bytes, &Filter::default());
     index.flame(FlameBy::Nanos, &Filter::default());
-}
-
-struct Analyses {
-    facts: Accumulator,
-    sequence: SequenceBuilder,
-}
-
-impl Visitor for Analyses {
-    type Error = Box<dyn std::error::Error>;
-
-    fn stream_begins(&mut self, stream: u32) -> Result<(), Self::Error> {
-        self.sequence.select_stream(stream);
-        Ok(())
-    }
-
-    fn evaluation(&mut self, seen: &Seen) -> Result<(), Self::Error> {
-        self.facts.push(seen.definitions, seen.evaluation)?;
-        Ok(self.sequence.push(seen.definitions, seen.evaluation)?)
-    }
-
-    fn stream_ends(&mut self, _: &Stream) -> Result<(), Self::Error> {
-        self.facts.end_stream();
-        Ok(())
-    }
 }

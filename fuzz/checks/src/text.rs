@@ -8,8 +8,8 @@ use gguf::Model;
 use gguf::names::Meaning;
 use gguf::split::SplitName;
 use index::Filter;
-use plan::facts::weights_of;
-use plan::file::{Plan, Policy};
+use plan::{Policy, weights_of};
+use planfile::Plan;
 
 use crate::header::Sparse;
 use crate::log::one_line;
@@ -36,7 +36,7 @@ pub fn plan(data: &[u8]) {
         one_line(&error.to_string());
     }
     let weights = weights_of(&MODEL);
-    let choice = plan.choice(&weights);
+    let choice = plan.named_choice().choice(&weights);
     let lists = [
         &choice.pinned,
         &choice.streamed,
