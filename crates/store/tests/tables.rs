@@ -15,6 +15,7 @@ use testing::{
 };
 use trace::{
     format::{Phase, RecordKind, flags},
+    origin::{Origin, Source},
     read::{Evaluation, StreamEnd},
     region::{IndexOrder, Indexed, Region, Strided},
     segment::segment_path,
@@ -51,6 +52,48 @@ fn tables_hold_the_rows_of_the_log() {
     };
     for table in &report.tables {
         assert_eq!(table.bytes, on_disk(table.name), "{}", table.name);
+    }
+}
+
+#[test]
+fn tables_of_a_fed_run_say_where_each_weight_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("log");
+    fs::create_dir_all(&logs).unwrap();
+    let (definitions, template) = small_graph();
+    let (_status, log, mut appender) = log::open(&logs, 4096);
+    assert!(define(&mut appender, &definitions));
+    for number in 0..40 {
+        let mut evaluation = small_evaluation(number);
+        let origin = |step, expert, source, waited_nanos| Origin {
+            step,
+            operand: 0,
+            expert,
+            source,
+            waited_nanos,
+        };
+        // Experts one by one, all at once, and evaluations that nobody fed.
+        evaluation.origins = match number % 3 {
+            0 => Some(vec![
+                origin(2, Some((number % 8) as u16), Source::CacheHit, 0),
+                origin(2, Some(((number + 3) % 8) as u16), Source::CacheMiss, 9),
+            ]),
+            1 => Some(vec![
+                origin(0, None, Source::Pinned, 0),
+                origin(2, None, Source::Streamed, 1000 + number),
+            ]),
+            _ => None,
+        };
+        let body = body(&template, &evaluation);
+        assert!(append(&mut appender, RecordKind::Evaluation, &body));
+    }
+    log.finish(appender).unwrap();
+    let run = Run::open(folder.path()).unwrap();
+    ingest(&run, &mut |_| ()).unwrap();
+    check_all_tables(&run);
+    let rows = expected_rows(&run, "accesses").join("\n");
+    for source in ["cache_hit", "cache_miss", "streamed,1001", "page_cache"] {
+        assert!(rows.contains(source), "{source}");
     }
 }
 

@@ -350,9 +350,9 @@ fn what_says_nothing_about_a_program_is_refused() {
 
 #[test]
 fn a_program_is_fed_and_recorded_at_once() {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let folder = folder.path();
     for shape in [DENSE, MOE] {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let folder = folder.path();
         let model = large(folder, shape);
         let expected = unfed(folder, &[], &model, &[PROMPT]);
         let flags = ["--memory", "230M", "--always", "--record", "RUN"];
@@ -387,10 +387,5 @@ fn a_program_is_fed_and_recorded_at_once() {
             "{} {counted}",
             waited.0
         );
-        fs::remove_dir_all(run).unwrap();
-        fs::remove_file(model).unwrap();
-        reports.iter().for_each(|report| {
-            let _ = fs::remove_file(folder.join(format!("report-{}-0.json", report.pid)));
-        });
     }
 }

@@ -126,8 +126,13 @@ fn eval(definitions: &Definitions, e: &Evaluation, stream: u32) -> String {
     );
     let (threads, context, flags) = (e.threads, e.context, e.flags);
     format!(
-        "{head},{threads},{context},{},{flags},{count},{read},{written},{weight},{kv}",
-        e.template
+        "{head},{threads},{context},{},{flags},{count},{read},{written},{weight},{kv},{}",
+        e.template,
+        option(
+            e.origins
+                .as_ref()
+                .map(|o| o.iter().map(|o| o.waited_nanos).sum::<u64>())
+        )
     )
 }
 
@@ -171,6 +176,8 @@ fn nodes(definitions: &Definitions, e: &Evaluation, f: &mut dyn FnMut(&str)) {
 fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut dyn FnMut(&str)) {
     let template = &definitions.templates[e.template as usize];
     let tokens = e.first_of(template, CaptureKind::Tokens).len() as u64;
+    // What was waited for a whole weight counts once.
+    let mut waited = std::collections::HashSet::new();
     for (i, step) in template
         .steps
         .iter()
@@ -198,6 +205,22 @@ fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut
                 Operand::Source(n) => format!("src{n}"),
                 Operand::Destination => "dst".into(),
             };
+            let is_weight_read = tensor.kind == TensorKind::Weight && direction == "read";
+            let origins = e.origins.as_ref().filter(|_| is_weight_read);
+            let origin = origins.map(|origins| {
+                let found = origins.iter().find(|o| {
+                    o.step as usize == i
+                        && operand == format!("src{}", o.operand)
+                        && (o.expert.is_none() || o.expert.map(u32::from) == access.expert)
+                });
+                match found {
+                    None => ("page_cache", 0),
+                    Some(o) if o.expert.is_none() && !waited.insert((i, o.operand)) => {
+                        (o.source.name(), 0)
+                    }
+                    Some(o) => (o.source.name(), o.waited_nanos),
+                }
+            });
             let dims = &access.region.dims;
             let strides: Vec<String> = dims.iter().map(|(n, s)| format!("{n}x{s}")).collect();
             let row = [
@@ -222,6 +245,8 @@ fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut
                 dims.iter().map(|&(n, _)| n).product::<u64>().to_string(),
                 access.region.run_bytes.to_string(),
                 strides.join(" "),
+                option(origin.map(|o| o.0)),
+                option(origin.map(|o| o.1)),
             ];
             f(&row.join(","));
         });
