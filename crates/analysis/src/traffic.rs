@@ -244,7 +244,8 @@ fn kv_point(seen: &Seen) -> KvPoint {
     let mut point = KvPoint {
         eval: seen.eval,
         tokens: seen.first_token + seen.tokens(),
-        context_tokens: (seen.positions().iter().max()).map_or(0, |&p| p.max(-1) as u64 + 1),
+        context_tokens: (seen.positions().iter().max())
+            .map_or(0, |&p| p.max(0) as u64 + u64::from(p >= 0)),
         read_bytes: 0,
         written_bytes: 0,
     };

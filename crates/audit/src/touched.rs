@@ -80,12 +80,13 @@ pub fn read(log_directory: &Path, stream: u32, first: &[u64]) -> io::Result<Vec<
             let mut word = || words.next().ok_or_else(damaged);
             let (file, start, count) = (word()?, word()?, word()?);
             let file = usize::try_from(file).map_err(|_| damaged())?;
-            let (Some(first_page), Some(&file_end)) = (first.get(file), first.get(file + 1)) else {
+            let Some([first_page, file_end]) = first.get(file..).and_then(|f| f.first_chunk())
+            else {
                 return Err(damaged());
             };
             let start = first_page.checked_add(start).ok_or_else(damaged)?;
             let end = start.checked_add(count).ok_or_else(damaged)?;
-            if end > file_end {
+            if end > *file_end {
                 return Err(damaged());
             }
             (start..end).for_each(|page| set.insert(page));
@@ -123,5 +124,12 @@ mod tests {
         );
         // Pages behind the end of the files are damage, not a crash.
         assert!(read(folder.path(), 7, &[0, 2, 3]).is_err());
+        let file = std::fs::read_dir(folder.path()).unwrap().next().unwrap();
+        let words = [0, 1, u64::MAX, 0, 1].map(u64::to_le_bytes).concat();
+        std::fs::write(file.unwrap().path(), words).unwrap();
+        assert!(
+            read(folder.path(), 7, &[0, 4, 6]).is_err(),
+            "a file beyond all"
+        );
     }
 }

@@ -572,7 +572,7 @@ fn record_can_feed_what_it_records() {
     let plain = output(&["-q"]);
     assert!(plain.status.success(), "{plain:?}");
     std::fs::remove_dir_all(&recorded).unwrap();
-    let fed = output(&["--memory", "120M", "--feed=stream"]);
+    let fed = output(&["--memory", "200M", "--feed=stream"]);
     let stderr = String::from_utf8(fed.stderr).unwrap();
     assert!(fed.status.success(), "{stderr}");
     assert_eq!(fed.stdout, plain.stdout);

@@ -109,6 +109,18 @@ pub struct Assumed {
     pub expert_hit_rate: Option<f64>,
 }
 
+/// Keeps what a message begins and ends with: serde ends it with the line and column.
+fn shortened(message: &str) -> String {
+    const KEPT: usize = 200;
+    let length = message.chars().count();
+    if length <= 2 * KEPT {
+        return message.to_owned();
+    }
+    let begin: String = message.chars().take(KEPT).collect();
+    let end: String = message.chars().skip(length - KEPT).collect();
+    format!("{begin} … {end}")
+}
+
 /// What is wrong with a plan. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
@@ -224,8 +236,8 @@ impl Plan {
     pub fn from_json(path: &Path, text: &str) -> Result<Plan, PlanError> {
         let syntax = |error: serde_json::Error| PlanError::Syntax {
             path: path.to_owned(),
-            // It may quote the file, and stays one line.
-            reason: error.to_string().replace(char::is_control, " "),
+            // It may quote the file, and stays one line that can be read.
+            reason: shortened(&error.to_string().replace(char::is_control, " ")),
         };
         // The version first: another one may have fields that this one has not.
         let head: Head = serde_json::from_str(text).map_err(syntax)?;

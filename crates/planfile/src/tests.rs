@@ -349,3 +349,18 @@ fn policies_have_the_name_that_is_typed() {
         assert_eq!(serde_json::to_string(&policy).unwrap(), format!("{name:?}"));
     }
 }
+
+#[test]
+fn what_is_no_plan_is_said_in_a_line_that_can_be_read() {
+    let text = format!("{:?}", "x".repeat(1 << 20));
+    let error = Plan::from_json(Path::new("my.plan"), &text).unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.starts_with("my.plan: not a plan: invalid type: string"),
+        "{message}"
+    );
+    assert!(
+        message.contains("line 1 column") && message.len() < 600,
+        "{message}"
+    );
+}
