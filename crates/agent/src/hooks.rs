@@ -12,7 +12,7 @@ use std::{
 };
 
 use capture::{
-    ANY_POSITION, BatchToken, RawPlan, Recorder,
+    ANY_POSITION, BatchToken, RawCplan, Recorder,
     hook::{self, ComputeFn, Computed, How, Observer, Ticks},
     recorder::cycles,
 };
@@ -92,7 +92,7 @@ pub fn is_computing() -> bool {
 }
 
 /// `ggml_graph_compute(cgraph, cplan)`.
-unsafe extern "C" fn compute(graph: *mut c_void, plan: *mut RawPlan, caller: usize) -> c_int {
+unsafe extern "C" fn compute(graph: *mut c_void, cplan: *mut RawCplan, caller: usize) -> c_int {
     let real = COMPUTE.of(caller);
     if real.is_null() {
         process::switch_off("ggml_graph_compute was called, but no library has it");
@@ -101,13 +101,13 @@ unsafe extern "C" fn compute(graph: *mut c_void, plan: *mut RawPlan, caller: usi
     // SAFETY: the C function of this name.
     let real: ComputeFn = unsafe { std::mem::transmute(real) };
     let is_observed = feeding::is_on() || process::is_on();
-    if !is_observed || IS_COMPUTING.get() || graph.is_null() || plan.is_null() {
+    if !is_observed || IS_COMPUTING.get() || graph.is_null() || cplan.is_null() {
         // SAFETY: the call that the program made.
-        return unsafe { real(graph, plan) };
+        return unsafe { real(graph, cplan) };
     }
     let call = Computation {
         graph,
-        plan,
+        cplan,
         caller,
         real,
     };
@@ -126,7 +126,7 @@ unsafe extern "C" fn compute(graph: *mut c_void, plan: *mut RawPlan, caller: usi
 /// A call of `ggml_graph_compute`, which `real` is.
 pub struct Computation {
     pub graph: *mut c_void,
-    pub plan: *mut RawPlan,
+    pub cplan: *mut RawCplan,
     /// Where it returns to.
     pub caller: usize,
     pub real: ComputeFn,
@@ -139,7 +139,7 @@ impl Computation {
     /// The call that the program made.
     pub unsafe fn pass_on(&self) -> c_int {
         // SAFETY: as promised by the caller.
-        unsafe { (self.real)(self.graph, self.plan) }
+        unsafe { (self.real)(self.graph, self.cplan) }
     }
 
     /// `observers` take part; `view` is the graph in our layout.
@@ -154,14 +154,14 @@ impl Computation {
         ticks: Ticks,
     ) -> Computed {
         let how = How {
-            layout: library.plan_layout,
+            layout: library.cplan_layout,
             ticks,
         };
         IS_COMPUTING.set(true);
         // SAFETY: as promised by the caller; not null.
         let computed = unsafe {
             let view = Graph::from_ptr(view).expect("a graph that is computed");
-            hook::compute(observers, view, self.graph, self.plan, how, self.real)
+            hook::compute(observers, view, self.graph, self.cplan, how, self.real)
         };
         IS_COMPUTING.set(false);
         computed

@@ -29,8 +29,8 @@ use std::{
 
 use capture::{
     Places,
-    hook::{ComputeFn, PlanLayout},
-    plan::Knowledge,
+    hook::{ComputeFn, CplanLayout},
+    known::Knowledge,
 };
 use ggml::{
     ComputeFlag, EmptyOps, Fusion, OpNumbers, TickRules,
@@ -272,7 +272,7 @@ pub struct Library {
     pub compute: ComputeFn,
     pub knowledge: Arc<Knowledge>,
     pub rules: TickRules,
-    pub plan_layout: PlanLayout,
+    pub cplan_layout: CplanLayout,
     pub has_uid: bool,
     /// As far as it has one.
     pub version: String,
@@ -330,10 +330,10 @@ impl Library {
                 fusion: rules.fusion,
             }),
             rules,
-            plan_layout: if scope.has(c"ggml_threadpool_new") {
-                PlanLayout::Today
+            cplan_layout: if scope.has(c"ggml_threadpool_new") {
+                CplanLayout::Today
             } else {
-                PlanLayout::WithoutThreadpool
+                CplanLayout::WithoutThreadpool
             },
             has_uid: scope.has(c"ggml_graph_next_uid"),
             version,

@@ -223,7 +223,7 @@ impl Process {
         }
         self.note(
             "rules",
-            &format!("{:?} {:?}", library.rules, library.plan_layout),
+            &format!("{:?} {:?}", library.rules, library.cplan_layout),
         );
     }
 }

@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering},
 };
 
-use capture::{Recorder, plan::Surroundings};
+use capture::{Recorder, known::Surroundings};
 use ggml::foreign::Mirror;
 use trace::append::Log;
 

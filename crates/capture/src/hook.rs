@@ -2,10 +2,10 @@
 //!
 //! 1. Each [`Observer`] says whether the graph is its business, then begins, in the order
 //!    of the chain.
-//! 2. Our callback is put into the plan. ggml calls it on thread 0 after each executed
+//! 2. Our callback is put into the cplan. ggml calls it on thread 0 after each executed
 //!    node, before the barrier: the node's inputs are still intact. Each observer gets the
 //!    tick, in the order of the chain; then the program's own callback.
-//! 3. When the real function returns, the plan is as it was, and the observers end, in
+//! 3. When the real function returns, the cplan is as it was, and the observers end, in
 //!    reverse order.
 //!
 //! So who stands first sees the program's own graph, and who stands last is closest to the
@@ -26,7 +26,7 @@ pub type AbortCallback = Option<unsafe extern "C" fn(*mut c_void) -> bool>;
 
 /// The part of `ggml_cplan` that has kept its layout since 2024.
 #[repr(C)]
-pub struct RawPlan {
+pub struct RawCplan {
     pub work_size: usize,
     pub work_data: *mut u8,
     pub n_threads: c_int,
@@ -36,7 +36,7 @@ pub struct RawPlan {
 }
 
 /// `ggml_graph_compute`.
-pub type ComputeFn = unsafe extern "C" fn(*mut c_void, *mut RawPlan) -> c_int;
+pub type ComputeFn = unsafe extern "C" fn(*mut c_void, *mut RawCplan) -> c_int;
 
 /// `GGML_STATUS_SUCCESS`.
 const STATUS_SUCCESS: c_int = 0;
@@ -45,20 +45,20 @@ const STATUS_ABORTED: c_int = 1;
 
 /// Where a `ggml_cplan` has its abort callback, and its data behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlanLayout {
-    /// [`RawPlan`].
+pub enum CplanLayout {
+    /// [`RawCplan`].
     Today,
     /// Until 2024-08-30 there was no `threadpool`.
     WithoutThreadpool,
 }
 
-impl PlanLayout {
-    /// Bytes from the start of the plan.
+impl CplanLayout {
+    /// Bytes from the start of the cplan.
     pub fn callback_offset(self) -> usize {
-        let today = std::mem::offset_of!(RawPlan, abort_callback);
+        let today = std::mem::offset_of!(RawCplan, abort_callback);
         match self {
-            PlanLayout::Today => today,
-            PlanLayout::WithoutThreadpool => std::mem::offset_of!(RawPlan, threadpool),
+            CplanLayout::Today => today,
+            CplanLayout::WithoutThreadpool => std::mem::offset_of!(RawCplan, threadpool),
         }
     }
 }
@@ -149,14 +149,14 @@ pub trait Observer {
 /// What [`compute`] has to know of the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct How {
-    pub layout: PlanLayout,
+    pub layout: CplanLayout,
     pub ticks: Ticks,
 }
 
 impl How {
     /// As libraries are today.
     pub const TODAY: How = How {
-        layout: PlanLayout::Today,
+        layout: CplanLayout::Today,
         ticks: Ticks::AfterEachNode,
     };
 }
@@ -172,20 +172,20 @@ pub struct Computed {
 /// Computes `graph` with `real`, observed. `view` is `graph` in our layout.
 ///
 /// # Safety
-/// `graph` and `plan` are what `ggml_graph_compute` was called with, `real` is that
+/// `graph` and `cplan` are what `ggml_graph_compute` was called with, `real` is that
 /// function, the layouts are those that were checked, and `view` stays valid meanwhile.
 pub unsafe fn compute(
     observers: &mut [&mut dyn Observer],
     view: Graph<'_>,
     graph: *mut c_void,
-    plan: *mut RawPlan,
+    cplan: *mut RawCplan,
     how: How,
     real: ComputeFn,
 ) -> Computed {
     let mut call = Call {
         graph: view,
         // SAFETY: the field lies in front of what moved.
-        threads: unsafe { (&raw const (*plan).n_threads).read() },
+        threads: unsafe { (&raw const (*cplan).n_threads).read() },
         note_words: 0,
     };
     let mut chain = Chain {
@@ -199,12 +199,12 @@ pub unsafe fn compute(
     let (mut status, mut is_blind) = (STATUS_ABORTED, false);
     if chain.parts == 0 && !chain.is_stopped {
         // SAFETY: the call that the program made.
-        let status = unsafe { real(graph, plan) };
+        let status = unsafe { real(graph, cplan) };
         return Computed { status, is_blind };
     }
     if !chain.is_stopped {
         // SAFETY: as promised by the caller.
-        (status, is_blind) = unsafe { chain.run(graph, plan, how, real) };
+        (status, is_blind) = unsafe { chain.run(graph, cplan, how, real) };
     }
     chain.end(status, call.note_words);
     // A stop at the last node's own tick comes too late for the backend to notice.
@@ -286,15 +286,15 @@ impl Chain<'_, '_> {
     unsafe fn run(
         &mut self,
         graph: *mut c_void,
-        plan: *mut RawPlan,
+        cplan: *mut RawCplan,
         how: How,
         real: ComputeFn,
     ) -> (c_int, bool) {
         let steps = self.observers.iter().map(|observer| observer.steps());
         let steps = steps.max().unwrap_or(0);
-        let slot = plan.wrapping_byte_add(how.layout.callback_offset());
+        let slot = cplan.wrapping_byte_add(how.layout.callback_offset());
         let callback: *mut AbortCallback = slot.cast();
-        // SAFETY: the data follow the callback in every layout; the plan belongs to this
+        // SAFETY: the data follow the callback in every layout; the cplan belongs to this
         // call and nobody else reads it until `real`.
         let data: *mut *mut c_void = unsafe { callback.add(1).cast() };
         // SAFETY: as above.
@@ -304,8 +304,8 @@ impl Chain<'_, '_> {
             chained: before,
         };
         let pointer = &raw mut ticking;
-        // SAFETY: the graph that everybody has begun with, and its plan.
-        let mut rounds = unsafe { Rounds::new(pointer, graph, plan) };
+        // SAFETY: the graph that everybody has begun with, and its cplan.
+        let mut rounds = unsafe { Rounds::new(pointer, graph, cplan) };
         let ours: (AbortCallback, *mut c_void) = match how.ticks {
             Ticks::AfterEachNode => (Some(on_tick), pointer.cast()),
             Ticks::InRounds => (Some(rounds::on_call), (&raw mut rounds).cast()),
@@ -314,7 +314,7 @@ impl Chain<'_, '_> {
         let status = unsafe {
             callback.write(ours.0);
             data.write(ours.1);
-            let status = real(graph, plan);
+            let status = real(graph, cplan);
             callback.write(before.0);
             data.write(before.1);
             status

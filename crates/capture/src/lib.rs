@@ -8,7 +8,7 @@
 //!   per node, and end;
 //! - [`rounds`]: the ticks of backends that called back otherwise;
 //! - [`recorder`]: the observer that stores;
-//! - [`plan`]: a graph as a template and as the pointers its captures are read from;
+//! - [`known`]: a graph as a template and as the pointers its captures are read from;
 //! - [`intern`], [`names`]: numbers for strings, tensors and templates;
 //! - [`gather`]: reading small strided arrays out of tensors.
 //!
@@ -18,11 +18,11 @@
 pub mod gather;
 pub mod hook;
 pub mod intern;
+pub mod known;
 pub mod names;
-pub mod plan;
 pub mod recorder;
 pub mod rounds;
 
-pub use hook::RawPlan;
+pub use hook::RawCplan;
 pub use names::Places;
 pub use recorder::{ANY_POSITION, Batch, BatchToken, Recorder};

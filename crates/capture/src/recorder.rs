@@ -16,12 +16,12 @@ use trace::{
 use crate::{
     gather::{self, Packer, Source},
     intern::Interner,
-    plan::{Knowledge, Plan, Surroundings},
+    known::{Knowledge, KnownGraph, Surroundings},
 };
 
-/// Graphs whose plans are kept. llama.cpp keeps one; a server with several
+/// Graphs that are kept. llama.cpp keeps one; a server with several
 /// contexts, or prompt and decode in turn, a few.
-const PLANS_KEPT: usize = 16;
+const GRAPHS_KEPT: usize = 16;
 
 /// Nodes whose structs (and sources) are compared with the library's answers.
 const LAYOUT_SAMPLES: usize = 64;
@@ -78,7 +78,7 @@ pub struct Recorder {
     current: usize,
     body_words: usize,
     note_words: usize,
-    plans: Vec<KnownPlan>,
+    graphs: Vec<KeptGraph>,
     next_victim: usize,
     knowledge: Arc<Knowledge>,
     interner: Interner,
@@ -107,13 +107,13 @@ enum Layout {
     Wrong(String),
 }
 
-struct KnownPlan {
+struct KeptGraph {
     key: GraphKey,
-    plan: Plan,
+    known: KnownGraph,
 }
 
 /// Tells graphs apart: by ggml's own number where it gives one, otherwise by a
-/// fingerprint of everything that a plan depends on.
+/// fingerprint of everything that what is known depends on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GraphKey {
     Uid(u64),
@@ -140,7 +140,7 @@ impl Recorder {
             current: 0,
             body_words: 0,
             note_words: 0,
-            plans: Vec::with_capacity(PLANS_KEPT),
+            graphs: Vec::with_capacity(GRAPHS_KEPT),
             next_victim: 0,
             knowledge,
             interner: Interner::default(),
@@ -241,28 +241,28 @@ impl Recorder {
             self.status.count_lost(0, 0);
             return false;
         }
-        self.current = self.find_plan(graph);
-        // SAFETY: the plan was made from this graph, whose inputs are filled.
+        self.current = self.find_graph(graph);
+        // SAFETY: what is known was made from this graph, whose inputs are filled.
         unsafe { self.read_inputs() };
-        let plan = &self.plans[self.current].plan;
+        let known = &self.graphs[self.current].known;
         self.note_words = note_words;
         self.body_words = EVAL_HEAD_WORDS
             + self.begin_words.len()
-            + plan.step_words
+            + known.step_words
             + note_words
             + EVAL_TAIL_WORDS;
         if !self.write_definitions()
             || !self.appender.begin(RecordKind::Evaluation, self.body_words)
         {
-            let plan = &self.plans[self.current].plan;
-            self.status.count_lost(plan.steps as u64, plan.accesses);
+            let known = &self.graphs[self.current].known;
+            self.status.count_lost(known.steps as u64, known.accesses);
             return false;
         }
-        let plan = &self.plans[self.current].plan;
+        let known = &self.graphs[self.current].known;
         let threads = u64::from(u16::try_from(threads).unwrap_or(0));
         self.appender.put(number);
         self.appender
-            .put(u64::from(plan.template) | (self.phase(plan) as u64) << 32 | threads << 48);
+            .put(u64::from(known.template) | (self.phase(known) as u64) << 32 | threads << 48);
         self.appender.put(self.batch.context);
         // Read as late as possible: what we did so far is not the program's time.
         self.appender.put(now_nanos());
@@ -272,8 +272,8 @@ impl Recorder {
             self.appender.put(word);
         }
         self.step = 0;
-        self.steps = plan.steps;
-        self.has_capture = plan.has_capture.as_ptr();
+        self.steps = known.steps;
+        self.has_capture = known.has_capture.as_ptr();
         self.next_capture = 0;
         self.extra_ticks = 0;
         true
@@ -282,14 +282,14 @@ impl Recorder {
     /// What the program announced; for one that we only watch, a guess:
     /// a prompt asks for fewer results than it has tokens, or its tokens follow
     /// each other; tokens of several sequences side by side do neither.
-    fn phase(&self, plan: &Plan) -> Phase {
+    fn phase(&self, known: &KnownGraph) -> Phase {
         if self.surroundings.is_none() || self.batch.phase != Phase::Unknown {
             return self.batch.phase;
         }
-        let Some(tokens) = plan.tokens.map(|index| plan.begin[index].elements()) else {
+        let Some(tokens) = known.tokens.map(|index| known.begin[index].elements()) else {
             return Phase::Unknown;
         };
-        let is_prompt = plan.outputs.is_some_and(|outputs| outputs < tokens)
+        let is_prompt = known.outputs.is_some_and(|outputs| outputs < tokens)
             || tokens > 1 && self.has_consecutive_positions;
         if is_prompt {
             Phase::Prompt
@@ -335,7 +335,7 @@ impl Recorder {
         }
         self.step = step + 1;
         self.appender.put(now);
-        // SAFETY: step < steps, the length of the array of the current plan.
+        // SAFETY: step < steps, the length of the array of the current graph.
         if unsafe { *self.has_capture.add(step) } {
             // SAFETY: the step's inputs are complete and no later node has begun.
             unsafe { self.capture_at(step) };
@@ -368,20 +368,20 @@ impl Recorder {
         self.appender.commit();
         self.appender.count_bytes(self.body_words);
         self.status.count_committed();
-        let plan = &self.plans[self.current].plan;
+        let known = &self.graphs[self.current].known;
         self.counts.evaluations += 1;
         self.counts.steps += self.step as u64;
-        self.counts.tokens += plan
+        self.counts.tokens += known
             .tokens
-            .map_or(0, |index| plan.begin[index].elements() as u64);
-        self.counts.accesses += plan.accesses;
-        self.counts.unknown_ops += plan.unknown_ops;
+            .map_or(0, |index| known.begin[index].elements() as u64);
+        self.counts.accesses += known.accesses;
+        self.counts.unknown_ops += known.unknown_ops;
     }
 
     #[cold]
     unsafe fn capture_at(&mut self, step: usize) {
-        let plan = &self.plans[self.current].plan;
-        while let Some((_, source)) = plan
+        let known = &self.graphs[self.current].known;
+        while let Some((_, source)) = known
             .at_steps
             .get(self.next_capture)
             .filter(|(s, _)| *s as usize == step)
@@ -411,11 +411,11 @@ impl Recorder {
     unsafe fn read_inputs(&mut self) {
         self.begin_words.clear();
         self.flags = 0;
-        let plan = &self.plans[self.current].plan;
+        let known = &self.graphs[self.current].known;
         let (tokens, positions) = (&mut self.tokens, &mut self.positions);
         tokens.clear();
         positions.clear();
-        for (index, source) in plan.begin.iter().enumerate() {
+        for (index, source) in known.begin.iter().enumerate() {
             self.scratch.clear();
             let mut bad = 0;
             let scratch = &mut self.scratch;
@@ -431,7 +431,7 @@ impl Recorder {
                 self.counts.bad_indices += bad;
             }
             gather::encode(&self.scratch, &mut self.begin_words);
-            if plan.positions == Some(index) {
+            if known.positions == Some(index) {
                 self.has_consecutive_positions = self
                     .scratch
                     .windows(2)
@@ -439,9 +439,9 @@ impl Recorder {
             }
             // Only a batch that is to be matched needs copies.
             if !self.batch.tokens.is_empty() {
-                if plan.tokens == Some(index) {
+                if known.tokens == Some(index) {
                     tokens.extend_from_slice(&self.scratch);
-                } else if plan.positions == Some(index) {
+                } else if known.positions == Some(index) {
                     positions.extend_from_slice(&self.scratch);
                 }
             }
@@ -465,25 +465,25 @@ impl Recorder {
         gather::encode(&self.scratch, &mut self.begin_words);
     }
 
-    fn find_plan(&mut self, graph: Graph<'_>) -> usize {
+    fn find_graph(&mut self, graph: Graph<'_>) -> usize {
         let key = match graph.uid() {
             0 => GraphKey::Fingerprint(fingerprint(graph)),
             uid => GraphKey::Uid(uid),
         };
-        if let Some(index) = self.plans.iter().position(|known| known.key == key) {
+        if let Some(index) = self.graphs.iter().position(|kept| kept.key == key) {
             return index;
         }
         let surroundings = self.surroundings.as_ref();
-        let plan = Plan::build_in(surroundings, graph, &self.knowledge, &mut self.interner);
-        self.counts.templates = self.counts.templates.max(u64::from(plan.template) + 1);
-        let known = KnownPlan { key, plan };
-        if self.plans.len() < PLANS_KEPT {
-            self.plans.push(known);
-            return self.plans.len() - 1;
+        let known = KnownGraph::build_in(surroundings, graph, &self.knowledge, &mut self.interner);
+        self.counts.templates = self.counts.templates.max(u64::from(known.template) + 1);
+        let kept = KeptGraph { key, known };
+        if self.graphs.len() < GRAPHS_KEPT {
+            self.graphs.push(kept);
+            return self.graphs.len() - 1;
         }
         let index = self.next_victim;
-        self.next_victim = (index + 1) % PLANS_KEPT;
-        self.plans[index] = known;
+        self.next_victim = (index + 1) % GRAPHS_KEPT;
+        self.graphs[index] = kept;
         index
     }
 
@@ -527,7 +527,7 @@ fn is_index(source: &Source) -> bool {
     source.bound != u64::MAX
 }
 
-/// Of everything that a plan depends on: the identity, shape, place and sources
+/// Of everything that what is known depends on: the identity, shape, place and sources
 /// of each node. Pointers alone do not suffice, graph memory is recycled.
 fn fingerprint(graph: Graph<'_>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;

@@ -24,13 +24,13 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
-use crate::hook::{AbortCallback, RawPlan, Ticking};
+use crate::hook::{AbortCallback, RawCplan, Ticking};
 
 /// `ggml_compute_state_shared`, as far as it never changed before 2024-06-24.
 #[repr(C)]
 struct Shared {
     graph: *const c_void,
-    plan: *const c_void,
+    cplan: *const c_void,
     perf_node_start_cycles: i64,
     perf_node_start_time_us: i64,
     n_threads: c_int,
@@ -46,7 +46,7 @@ pub struct Rounds {
     /// An address that only the thread that called has.
     thread: *const u8,
     graph: *const c_void,
-    plan: *const c_void,
+    cplan: *const c_void,
     n_threads: c_int,
     /// Null until it is found.
     shared: *const Shared,
@@ -72,12 +72,12 @@ fn this_thread() -> *const u8 {
 
 impl Rounds {
     /// # Safety
-    /// `graph` and `plan` are what `ggml_graph_compute` will be called with, on
+    /// `graph` and `cplan` are what `ggml_graph_compute` will be called with, on
     /// this thread; `ticking` lives as long as this.
     pub(crate) unsafe fn new(
         ticking: *mut Ticking,
         graph: *const c_void,
-        plan: *const RawPlan,
+        cplan: *const RawCplan,
     ) -> Rounds {
         Rounds {
             ticking,
@@ -85,9 +85,9 @@ impl Rounds {
             chained: unsafe { (*ticking).chained },
             thread: this_thread(),
             graph,
-            plan: plan.cast(),
+            cplan: cplan.cast(),
             // SAFETY: the field lies in front of what moved.
-            n_threads: unsafe { (&raw const (*plan).n_threads).read() },
+            n_threads: unsafe { (&raw const (*cplan).n_threads).read() },
             shared: std::ptr::null(),
             node: -1,
             progress: Progress::Followed,
@@ -162,7 +162,7 @@ impl Rounds {
                 // be read as integers.
                 unsafe {
                     (&raw const (*shared).graph).read_volatile() == self.graph
-                        && (&raw const (*shared).plan).read_volatile() == self.plan
+                        && (&raw const (*shared).cplan).read_volatile() == self.cplan
                         && (&raw const (*shared).n_threads).read_volatile() == self.n_threads
                         && (&raw const (*shared).node_n)
                             .cast::<c_int>()

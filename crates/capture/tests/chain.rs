@@ -8,7 +8,7 @@ use std::{
 };
 
 use capture::{
-    RawPlan,
+    RawCplan,
     hook::{Call, Computed, Ended, How, Observer, Part, Stop, compute},
 };
 use ggml::{Graph, RawGraph};
@@ -71,7 +71,7 @@ impl Observer for Speaker {
 }
 
 /// A graph of some steps, whose callback may stop it.
-unsafe extern "C" fn real(_: *mut c_void, plan: *mut RawPlan) -> c_int {
+unsafe extern "C" fn real(_: *mut c_void, plan: *mut RawCplan) -> c_int {
     for _ in 0..STEPS {
         // SAFETY: the plan of `computed`.
         let (callback, data) = unsafe { ((*plan).abort_callback, (*plan).abort_callback_data) };
@@ -87,7 +87,7 @@ fn computed(observers: &mut [&mut dyn Observer]) -> (Computed, AbortedCallback) 
     // SAFETY: all zero is a graph without nodes.
     let mut raw: RawGraph = unsafe { std::mem::zeroed() };
     let graph: *mut c_void = (&raw mut raw).cast();
-    let mut plan = RawPlan {
+    let mut plan = RawCplan {
         work_size: 0,
         work_data: std::ptr::null_mut(),
         n_threads: 1,

@@ -8,9 +8,9 @@ use std::{
 };
 
 use capture::{
-    Batch, BatchToken, RawPlan, Recorder,
+    Batch, BatchToken, RawCplan, Recorder,
     hook::{How, Observer, compute},
-    plan::Knowledge,
+    known::Knowledge,
 };
 use fixture::{Arena, OPS, api, op};
 use ggml::{Fusion, OpNumbers, RawTensor};
@@ -110,7 +110,7 @@ impl Graph {
 
 /// Stands for `ggml_graph_compute`: what the graph computes appears when its node
 /// has run, and a tick follows each executed node.
-unsafe extern "C" fn run(graph: *mut c_void, plan: *mut RawPlan) -> c_int {
+unsafe extern "C" fn run(graph: *mut c_void, plan: *mut RawCplan) -> c_int {
     // SAFETY: the tests pass a raw graph whose `grads` holds the test's graph.
     let graph = unsafe { &mut *(*graph.cast::<ggml::RawGraph>()).grads.cast::<Graph>() };
     for (number, &node) in graph
@@ -179,7 +179,7 @@ impl Run {
         let mut nodes = graph.nodes.clone();
         let mut raw = fixture::raw_graph(&mut nodes);
         raw.grads = std::ptr::from_mut(graph).cast();
-        let mut plan = RawPlan {
+        let mut plan = RawCplan {
             work_size: 0,
             work_data: std::ptr::null_mut(),
             n_threads: 3,

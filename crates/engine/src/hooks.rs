@@ -12,9 +12,9 @@ use std::{
 };
 
 use capture::{
-    Places, RawPlan,
+    Places, RawCplan,
     hook::{How, Observer, compute},
-    plan::Knowledge,
+    known::Knowledge,
 };
 use ggml::{Fusion, Graph, OpNumbers, check::Api};
 use llama_cpp_sys_2 as sys;
@@ -46,22 +46,22 @@ pub fn with<R>(observers: &mut [&mut dyn Observer], f: impl FnOnce() -> R) -> R 
 }
 
 unsafe extern "C" {
-    fn __real_ggml_graph_compute(graph: *mut c_void, plan: *mut RawPlan) -> c_int;
+    fn __real_ggml_graph_compute(graph: *mut c_void, cplan: *mut RawCplan) -> c_int;
 }
 
 /// What llama.cpp calls instead of `ggml_graph_compute`.
 ///
 /// # Safety
-/// As `ggml_graph_compute`: a live graph and a plan made for it.
+/// As `ggml_graph_compute`: a live graph and a cplan made for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __wrap_ggml_graph_compute(
     graph: *mut c_void,
-    plan: *mut RawPlan,
+    cplan: *mut RawCplan,
 ) -> c_int {
     // SAFETY: a live graph; it does not change while it is computed.
     let (Some(observers), Some(view)) = (OBSERVERS.get(), unsafe { Graph::from_ptr(graph) }) else {
         // SAFETY: the call that llama.cpp made.
-        return unsafe { __real_ggml_graph_compute(graph, plan) };
+        return unsafe { __real_ggml_graph_compute(graph, cplan) };
     };
     // SAFETY: set by `with` on this thread, which has not returned; llama.cpp does not call
     // itself back from inside a computation.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn __wrap_ggml_graph_compute(
     let real = __real_ggml_graph_compute;
     // SAFETY: the call that llama.cpp made; the layouts are those of the linked version
     // (checked by the recorder on its first graph).
-    unsafe { compute(observers, view, graph, plan, How::TODAY, real) }.status
+    unsafe { compute(observers, view, graph, cplan, How::TODAY, real) }.status
 }
 
 /// The functions of the linked ggml, and what is known of the model.

@@ -73,11 +73,11 @@ struct Making<'a> {
     kind: RowKind,
     /// Row of each layer, or of each tensor.
     row_of: Vec<u32>,
-    plans: Vec<Option<Plan>>,
+    by_graph: Vec<Option<RowRuns>>,
 }
 
 /// What a graph contributes: fixed per evaluation, and what to look up.
-struct Plan {
+struct RowRuns {
     fixed: Vec<(u32, f64)>,
     /// Row, class.
     classes: Vec<(u32, u32)>,
@@ -119,7 +119,7 @@ impl RunIndex {
             metric: query.metric,
             kind: query.rows,
             row_of,
-            plans: self.graphs.iter().map(|_| None).collect(),
+            by_graph: self.graphs.iter().map(|_| None).collect(),
         };
         let mut values = vec![0f32; rows.len() * columns.len()];
         let mut sums = vec![0f64; rows.len()];
@@ -298,8 +298,8 @@ impl Making<'_> {
         }
     }
 
-    fn plan(&self, graph: &Graph, mask: &Mask) -> Plan {
-        let mut plan = Plan {
+    fn of_graph(&self, graph: &Graph, mask: &Mask) -> RowRuns {
+        let mut of_graph = RowRuns {
             fixed: Vec::new(),
             classes: Vec::new(),
             runs: Vec::new(),
@@ -309,16 +309,16 @@ impl Making<'_> {
         if self.metric == HeatmapMetric::Nanos {
             for (step, routers) in mask.nodes(graph, self.selector) {
                 let row = self.row_of_step(graph, step);
-                match plan.runs.last_mut() {
+                match of_graph.runs.last_mut() {
                     _ if row == NO_ROW => {}
-                    _ if !routers.is_empty() => plan.nodes.push((row, step, routers)),
+                    _ if !routers.is_empty() => of_graph.nodes.push((row, step, routers)),
                     Some(last) if last.0 == row && last.2 as usize + 1 == step => {
                         last.2 = step as u32;
                     }
-                    _ => plan.runs.push((row, step as u32, step as u32)),
+                    _ => of_graph.runs.push((row, step as u32, step as u32)),
                 }
             }
-            return plan;
+            return of_graph;
         }
         let mut fixed = vec![0f64; self.row_of.len().max(1)];
         let counts_bytes = self.metric == HeatmapMetric::Bytes;
@@ -335,43 +335,47 @@ impl Making<'_> {
             let filters_experts = self.selector.experts.is_some();
             match &access.touch {
                 Touch::Slices { router, unit, .. } if filters_experts => {
-                    plan.experts.push((row, *router, unit.bound, amount, false));
+                    of_graph
+                        .experts
+                        .push((row, *router, unit.bound, amount, false));
                 }
                 Touch::Each { router, unit, .. } if filters_experts => {
-                    plan.experts.push((row, *router, unit.bound, amount, true));
+                    of_graph
+                        .experts
+                        .push((row, *router, unit.bound, amount, true));
                 }
                 _ if filters_experts => {}
                 Touch::Fixed { .. } => fixed[row as usize] += amount,
                 Touch::Slices { class, .. }
                 | Touch::Each { class, .. }
                 | Touch::Rows { class, .. }
-                | Touch::Counted { class } => plan.classes.push((row, *class)),
+                | Touch::Counted { class } => of_graph.classes.push((row, *class)),
                 Touch::Odd => {}
             }
         }
         let fixed = fixed.into_iter().enumerate().filter(|(_, v)| *v > 0.0);
-        plan.fixed = fixed.map(|(row, v)| (row as u32, v)).collect();
-        plan
+        of_graph.fixed = fixed.map(|(row, v)| (row as u32, v)).collect();
+        of_graph
     }
 
     fn add_ranks(&mut self, number: u32, ranks: Range<u32>, sums: &mut [f64]) {
         let index = self.index;
         let graph = &index.graphs[number as usize];
-        if self.plans[number as usize].is_none() {
-            let plan = self.plan(graph, self.masks.of(number));
-            self.plans[number as usize] = Some(plan);
+        if self.by_graph[number as usize].is_none() {
+            let of_graph = self.of_graph(graph, self.masks.of(number));
+            self.by_graph[number as usize] = Some(of_graph);
         }
-        let plan = self.plans[number as usize].as_ref().expect("just made");
+        let of_graph = self.by_graph[number as usize].as_ref().expect("just made");
         let evals = f64::from(ranks.end - ranks.start);
-        for &(row, amount) in &plan.fixed {
+        for &(row, amount) in &of_graph.fixed {
             sums[row as usize] += amount * evals;
         }
-        for &(row, class) in &plan.classes {
+        for &(row, class) in &of_graph.classes {
             let (count, bytes) = graph.classes[class as usize].sum(ranks.start, ranks.end);
             let counts_bytes = self.metric == HeatmapMetric::Bytes;
             sums[row as usize] += if counts_bytes { bytes } else { count } as f64;
         }
-        if plan.runs.is_empty() && plan.experts.is_empty() && plan.nodes.is_empty() {
+        if of_graph.runs.is_empty() && of_graph.experts.is_empty() && of_graph.nodes.is_empty() {
             return;
         }
         let mut hits = vec![false; graph.routers.len()];
@@ -380,10 +384,10 @@ impl Making<'_> {
             let nanos = |first: usize, last: usize| {
                 ends[last] - first.checked_sub(1).map_or(0, |before| ends[before])
             };
-            for &(row, first, last) in &plan.runs {
+            for &(row, first, last) in &of_graph.runs {
                 sums[row as usize] += f64::from(nanos(first as usize, last as usize));
             }
-            for &(row, router, bound, amount, is_each) in &plan.experts {
+            for &(row, router, bound, amount, is_each) in &of_graph.experts {
                 let chosen = if is_each {
                     index.data.ids(eval, &graph.routers[router as usize])
                 } else {
@@ -392,9 +396,9 @@ impl Making<'_> {
                 let keeps = |e: &&u16| u64::from(**e) < bound && self.selector.keeps_expert(**e);
                 sums[row as usize] += chosen.iter().filter(keeps).count() as f64 * amount;
             }
-            if !plan.nodes.is_empty() {
+            if !of_graph.nodes.is_empty() {
                 index.router_hits(self.selector, eval, &mut hits);
-                for (row, step, routers) in &plan.nodes {
+                for (row, step, routers) in &of_graph.nodes {
                     if routers.iter().any(|&r| hits[r as usize]) {
                         sums[*row as usize] += f64::from(nanos(*step, *step));
                     }

@@ -232,7 +232,7 @@ impl RunIndex {
         grid: &mut Grid,
     ) -> (Vec<i32>, u64) {
         let mut ops = vec![-1; grid.busy.len()];
-        let mut plans: Vec<Option<LanePlan>> = self.graphs.iter().map(|_| None).collect();
+        let mut by_graph: Vec<Option<LaneRuns>> = self.graphs.iter().map(|_| None).collect();
         let mut nodes = 0;
         let w = grid.w;
         let mut busy = std::mem::take(&mut grid.busy);
@@ -247,8 +247,8 @@ impl RunIndex {
         };
         for eval in evals {
             let graph = &self.graphs[eval.graph as usize];
-            let plan = plans[eval.graph as usize].get_or_insert_with(|| {
-                self.lane_plan(selector, masks.of(eval.graph), eval.graph, lanes)
+            let of_graph = by_graph[eval.graph as usize].get_or_insert_with(|| {
+                self.lane_runs(selector, masks.of(eval.graph), eval.graph, lanes)
             });
             let is_plain = eval.is_regular() && selector.experts.is_none();
             if !is_plain {
@@ -258,13 +258,13 @@ impl RunIndex {
                         nodes += 1;
                         grid.columns(begin, end, |column, nanos| {
                             busy[lane as usize * w + column] += nanos;
-                            ops[lane as usize * w + column] = plan.ops[lane as usize];
+                            ops[lane as usize * w + column] = of_graph.ops[lane as usize];
                         });
                     }
                 });
                 continue;
             }
-            nodes += plan.nodes;
+            nodes += of_graph.nodes;
             let ends = self.data.ends(eval, graph.steps.len());
             let times = |&(_, first, last): &(u32, u32, u32)| {
                 let before = (first as usize).checked_sub(1).map_or(0, |s| ends[s]);
@@ -277,24 +277,24 @@ impl RunIndex {
                             close(present, &mut sums, &mut busy);
                         }
                         present = column;
-                        for (lane, &op) in plan.ops.iter().enumerate() {
+                        for (lane, &op) in of_graph.ops.iter().enumerate() {
                             ops[lane * w + column] = op;
                         }
                     }
-                    for run in &plan.runs {
+                    for run in &of_graph.runs {
                         let (begin, end) = times(run);
                         sums[run.0 as usize] += u64::from(end - begin);
                     }
                 }
                 None => {
-                    for run in &plan.runs {
+                    for run in &of_graph.runs {
                         let (begin, end) = times(run);
                         let (begin, end) =
                             (eval.begin + u64::from(begin), eval.begin + u64::from(end));
                         let lane = run.0 as usize;
                         grid.columns(begin, end, |column, nanos| {
                             busy[lane * w + column] += nanos;
-                            ops[lane * w + column] = plan.ops[lane];
+                            ops[lane * w + column] = of_graph.ops[lane];
                         });
                     }
                 }
@@ -312,13 +312,13 @@ impl RunIndex {
         (ops, nodes)
     }
 
-    fn lane_plan(&self, selector: &Selector, mask: &Mask, number: u32, lanes: &Lanes) -> LanePlan {
+    fn lane_runs(&self, selector: &Selector, mask: &Mask, number: u32, lanes: &Lanes) -> LaneRuns {
         let graph = &self.graphs[number as usize];
         let ranks = 0..graph.evals.len() as u32;
         let nanos = graph.nanos(&self.evals, &self.data, ranks);
         let ops = self.catalog.ops.all.len();
         let mut by_op = vec![0u64; lanes.layers.len() * ops];
-        let mut plan = LanePlan {
+        let mut of_graph = LaneRuns {
             runs: Vec::new(),
             ops: vec![-1; lanes.layers.len()],
             nodes: 0,
@@ -329,25 +329,25 @@ impl RunIndex {
             if lane == NO_LANE {
                 continue;
             }
-            plan.nodes += 1;
+            of_graph.nodes += 1;
             let of_op = &mut by_op[lane as usize * ops + about.op as usize];
             *of_op = of_op.wrapping_add(nanos[step]);
-            match plan.runs.last_mut() {
+            match of_graph.runs.last_mut() {
                 Some(last) if last.0 == lane && last.2 as usize + 1 == step => last.2 = step as u32,
-                _ => plan.runs.push((lane, step as u32, step as u32)),
+                _ => of_graph.runs.push((lane, step as u32, step as u32)),
             }
         }
-        for (lane, op) in plan.ops.iter_mut().enumerate() {
+        for (lane, op) in of_graph.ops.iter_mut().enumerate() {
             let of_lane = by_op[lane * ops..(lane + 1) * ops].iter().enumerate();
             let best = of_lane.max_by_key(|(_, nanos)| **nanos);
             *op = best.filter(|b| *b.1 > 0).map_or(-1, |b| b.0 as i32);
         }
-        plan
+        of_graph
     }
 }
 
 /// What a regular evaluation of a graph shows in the lanes.
-struct LanePlan {
+struct LaneRuns {
     /// Lane, first step, last step.
     runs: Vec<(u32, u32, u32)>,
     /// The op that each lane spends most time in.

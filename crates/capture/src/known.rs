@@ -1,7 +1,7 @@
-//! A graph as a template, and as the places its captures are read from.
+//! What is known of a graph: its template, and the places its captures are read from.
 //!
 //! Built when a graph is met for the first time; after that an evaluation of it
-//! only looks the plan up.
+//! only looks it up.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// What an evaluation of a known graph needs.
-pub struct Plan {
+pub struct KnownGraph {
     /// Number of the template in the log.
     pub template: u32,
     pub steps: usize,
@@ -44,7 +44,7 @@ pub struct Plan {
     /// Arrays to read at ticks, by step.
     pub at_steps: Vec<(u32, Source)>,
     /// For each step, whether `at_steps` has something for it: one byte a step is
-    /// all that a tick reads of the plan.
+    /// all that a tick reads of it.
     pub has_capture: Vec<bool>,
     /// Accesses of an evaluation, experts counted as if each token chose its own.
     pub accesses: u64,
@@ -75,18 +75,18 @@ const USAGE_WEIGHTS: u32 = 1;
 /// `GGML_TENSOR_FLAG_INPUT`.
 const FLAG_INPUT: i32 = 1;
 
-impl Plan {
-    pub fn build(graph: Graph<'_>, knowledge: &Knowledge, interner: &mut Interner) -> Plan {
-        Plan::build_in(None, graph, knowledge, interner)
+impl KnownGraph {
+    pub fn build(graph: Graph<'_>, knowledge: &Knowledge, interner: &mut Interner) -> KnownGraph {
+        KnownGraph::build_in(None, graph, knowledge, interner)
     }
 
-    /// As [`Plan::build`], for a graph of a program that we watch.
+    /// As [`KnownGraph::build`], for a graph of a program that we watch.
     pub fn build_in(
         surroundings: Option<&Surroundings>,
         graph: Graph<'_>,
         knowledge: &Knowledge,
         interner: &mut Interner,
-    ) -> Plan {
+    ) -> KnownGraph {
         let nodes: Vec<Tensor> = graph.nodes().collect();
         let rules = surroundings.map_or(TickRules::today(knowledge.fusion), |s| s.rules);
         let mut builder = Builder {
@@ -370,7 +370,7 @@ impl<'g> Builder<'_, 'g> {
         known
     }
 
-    fn finish(mut self, nodes: u32, steps: Vec<Step>) -> Plan {
+    fn finish(mut self, nodes: u32, steps: Vec<Step>) -> KnownGraph {
         // A router's weights belong to the experts chosen in the same layer.
         for i in 0..self.captures.len() {
             if self.captures[i].0.kind == CaptureKind::ExpertWeights {
@@ -412,7 +412,7 @@ impl<'g> Builder<'_, 'g> {
             steps,
             captures,
         };
-        Plan {
+        KnownGraph {
             steps: template.steps.len(),
             step_words: template.step_words(),
             template: self.interner.template(template),
