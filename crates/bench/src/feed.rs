@@ -63,6 +63,7 @@ Examples:
   tensorscope bench feed big.gguf --memory 75%,50%,25%,12.5%
   tensorscope bench feed big.gguf --memory 4G,2G --modes stock,stock-best,all --json
   tensorscope bench feed big.gguf --memory 50%,25% --repeats 7 -n 20 -o speed.svg
+  tensorscope bench feed big.gguf --memory 50% --modes all,recorded   # what recording costs there
   tensorscope bench feed moe.gguf --memory 25% --routing zipf:1.1 --modes stock,pin+stream,all")]
 pub struct Args {
     /// Model file; of a split set, any of its files
@@ -73,8 +74,8 @@ pub struct Args {
     #[arg(long, value_name = "LIST", required = true, value_delimiter = ',', value_parser = budget)]
     memory: Vec<Budget>,
 
-    /// Modes: stock, stock-best, pin, stream, experts, all, or several with + [default: all
-    /// that can help the model]
+    /// Modes: stock, stock-best, pin, stream, experts, all, or several with +; recorded (all,
+    /// and recorded meanwhile) [default: all that can help the model]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = mode)]
     modes: Vec<Mode>,
 
@@ -197,6 +198,9 @@ fn modes(args: &Args, has_experts: bool) -> anyhow::Result<Vec<Mode>> {
         let strategies = mode.strategies();
         if strategies.experts && !strategies.pin && !strategies.stream && !has_experts {
             bail!("--modes {mode}: {} has no experts", args.model.display());
+        }
+        if mode == Mode::Recorded && has_experts && args.routing.as_deref() != Some(ROUTER) {
+            bail!("--modes recorded: a record tells what the router chose; give --routing router");
         }
         if !modes.contains(&mode) {
             modes.push(mode);

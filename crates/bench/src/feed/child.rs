@@ -19,6 +19,8 @@ use terminal::signals;
 const PROMPT: &str = "The memory of a machine is never enough.";
 /// Room for the prompt in the context.
 const PROMPT_TOKENS: u32 = 64;
+/// Run directory of a recorded one.
+const RECORDED: &str = "recorded";
 /// How often a run is asked whether it has ended.
 const GLANCE: Duration = Duration::from_millis(10);
 
@@ -44,6 +46,7 @@ pub struct Wanted<'a> {
     /// Feed also what fits.
     pub always: bool,
     pub routing_file: Option<&'a Path>,
+    pub is_recorded: bool,
 }
 
 /// How it ended.
@@ -67,6 +70,8 @@ impl Runner {
     pub fn run(&self, wanted: &Wanted<'_>) -> anyhow::Result<Ended> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let (out, talk) = (self.file("out.json"), self.file("talk.txt"));
+        // Of the recorded run before.
+        let _ = fs::remove_dir_all(self.file(RECORDED));
         let mut child = Command::new(program)
             .args(self.arguments(wanted))
             .stdin(Stdio::null())
@@ -134,6 +139,9 @@ impl Runner {
         }
         if let Some(file) = wanted.routing_file {
             add("--routing-file", &file);
+        }
+        if wanted.is_recorded {
+            add("--record", &self.file(RECORDED));
         }
         if wanted.always {
             arguments.push("--always".into());

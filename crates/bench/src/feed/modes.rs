@@ -13,6 +13,8 @@ pub enum Mode {
     /// The same with the read-ahead and advice that a sweep found best.
     StockBest,
     Fed(Strategies),
+    /// Fed with all strategies, and recorded meanwhile.
+    Recorded,
 }
 
 impl Mode {
@@ -20,6 +22,7 @@ impl Mode {
         match self {
             Mode::Stock | Mode::StockBest => Strategies::NONE,
             Mode::Fed(strategies) => strategies,
+            Mode::Recorded => Strategies::ALL,
         }
     }
 
@@ -57,6 +60,7 @@ impl fmt::Display for Mode {
             Mode::Stock => f.pad("stock"),
             Mode::StockBest => f.pad("stock-best"),
             Mode::Fed(Strategies::ALL) => f.pad("all"),
+            Mode::Recorded => f.pad("recorded"),
             Mode::Fed(strategies) => f.pad(&strategies.to_string().replace(',', "+")),
         }
     }
@@ -66,12 +70,14 @@ impl fmt::Display for Mode {
 pub fn mode(text: &str) -> Result<Mode, String> {
     let wrong = || {
         format!(
-            "`{text}` is no mode: stock, stock-best, pin, stream, experts, all, or several with +"
+            "`{text}` is no mode: stock, stock-best, recorded, pin, stream, experts, all, or several \
+             with +"
         )
     };
     match text.trim() {
         "stock" => Ok(Mode::Stock),
         "stock-best" => Ok(Mode::StockBest),
+        "recorded" => Ok(Mode::Recorded),
         names => match names.replace('+', ",").parse() {
             Ok(Strategies::NONE) | Err(_) => Err(wrong()),
             Ok(strategies) => Ok(Mode::Fed(strategies)),
@@ -140,6 +146,7 @@ mod tests {
         check("pin+stream", Some("pin+stream"));
         check("stream+pin", Some("pin+stream"));
         check("pin+stream+experts", Some("all"));
+        check("recorded", Some("recorded"));
         check("none", None);
         check("", None);
         check("turbo", None);

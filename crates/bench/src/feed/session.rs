@@ -208,6 +208,7 @@ impl<'a> Session<'a> {
             for (m, &mode) in self.modes.iter().enumerate() {
                 let strategies = match mode {
                     Mode::Fed(strategies) => strategies,
+                    Mode::Recorded => Strategies::ALL,
                     // For the prediction.
                     Mode::Stock => Strategies::ALL,
                     Mode::StockBest => continue,
@@ -314,7 +315,7 @@ impl<'a> Session<'a> {
         let before = self.disk_rates.last().copied();
         let setting = self.settings.first().filter(|_| mode == Mode::StockBest);
         let strategy = match mode {
-            Mode::Fed(Strategies::ALL) => "all".to_owned(),
+            Mode::Fed(Strategies::ALL) | Mode::Recorded => "all".to_owned(),
             _ => mode.strategies().to_string(),
         };
         let plan = self.plans.get(&(b, m)).filter(|_| !mode.is_stock());
@@ -329,6 +330,7 @@ impl<'a> Session<'a> {
             advice: setting.and_then(Setting::advice),
             always: false,
             routing_file: routing_file.as_deref(),
+            is_recorded: mode == Mode::Recorded,
         };
         let ended = {
             let _changed = setting.map(|s| s.apply(self.disk.as_ref())).transpose()?;
@@ -497,7 +499,7 @@ impl<'a> Session<'a> {
         let disk = cell.values(|run| Some(run.disk_ceiling_bytes_per_second));
         let weights_memory_bytes = limit_bytes - self.other_bytes;
         let speed = |predicted: &Predicted| match mode {
-            Mode::Fed(_) => predicted.tokens_per_second,
+            Mode::Fed(_) | Mode::Recorded => predicted.tokens_per_second,
             _ => predicted.stock.tokens_per_second,
         };
         let predicted = plan.zip(median(&disk)).and_then(|(plan, disk)| {
