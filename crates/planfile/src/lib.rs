@@ -109,7 +109,8 @@ pub struct Assumed {
     pub expert_hit_rate: Option<f64>,
 }
 
-/// Keeps what a message begins and ends with: serde ends it with the line and column.
+/// Keeps what a text of the file begins and ends with; messages of serde end with the line
+/// and column.
 fn shortened(message: &str) -> String {
     const KEPT: usize = 200;
     let length = message.chars().count();
@@ -135,10 +136,14 @@ pub enum PlanError {
     Syntax { path: PathBuf, reason: String },
     #[error("version {found} of the plan is not known, only {VERSION}: make the plan anew")]
     UnknownVersion { found: u64 },
-    #[error("the plan was made for {model:?}, which is another model: {differs}")]
+    #[error(
+        "the plan was made for {:?}, which is another model: {differs}",
+        shortened(model)
+    )]
     OtherModel { model: String, differs: String },
     #[error(
-        "{list}: the model has no tensor {name:?}{}",
+        "{list}: the model has no tensor {:?}{}",
+        shortened(name),
         check::suggestion(nearest)
     )]
     UnknownTensor {
@@ -146,7 +151,10 @@ pub enum PlanError {
         name: String,
         nearest: Option<String>,
     },
-    #[error("tensor {name:?} is in {first} and again in {second}: keep one of the two")]
+    #[error(
+        "tensor {:?} is in {first} and again in {second}: keep one of the two",
+        shortened(name)
+    )]
     ListedTwice {
         name: String,
         first: &'static str,
