@@ -38,13 +38,13 @@ use launch::{
     underneath::{self, UnderneathArgs},
 };
 use plan::Strategies;
-use rundir::{Metadata, RunDirectory, metadata::Underneath};
+use rundir::{RunDirectory, metadata::Underneath};
 use trace::format::Phase;
 
 use self::{
     below::{faults_so_far, watch},
     bounds::Bounds,
-    directory::{Outcome, Tables, close_log, describe, finish, make_tables, start_log},
+    directory::{Outcome, Started, Tables, close_log, describe, finish, make_tables, start_log},
     screen::{Bar, Screen},
 };
 use terminal::{progress, signals, text::grouped};
@@ -157,72 +157,45 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .clone()
         .unwrap_or_else(RunDirectory::default_path);
     let model_file = gguf::Model::open(args.engine.model())?;
-    let command_line = std::env::args_os()
-        .map(|a| a.to_string_lossy().into_owned())
-        .collect();
-    let metadata = Metadata::start(command_line, Some(&model_file));
     let feed = feed(&args, &model_file)?;
     let mut limit = args.underneath.limit()?;
-    let mut directory = RunDirectory::create(&path, &metadata, Some(&model_file))?;
-    let pressure =
-        underneath::make_cold(&args.underneath.cold_files(&model_file)).and_then(|dropped_bytes| {
-            limit.as_mut().map(MemoryLimit::enter).transpose()?;
-            Ok(dropped_bytes)
-        });
-    let dropped_bytes = match pressure {
-        Ok(dropped_bytes) => dropped_bytes,
-        Err(error) => {
-            directory.discard();
-            return Err(error);
-        }
-    };
+    let mut started = Started::create(&path, &model_file)?;
+    let dropped_bytes = underneath::make_cold(&args.underneath.cold_files(&model_file))?;
+    limit.as_mut().map(MemoryLimit::enter).transpose()?;
     let files: Vec<PathBuf> = model_file.files().iter().map(|f| f.path.clone()).collect();
     drop(model_file);
     signals::catch();
-    let live = match args.live.then(|| Live::start(&path, args.port)).transpose() {
-        Ok(live) => live,
-        Err(error) => {
-            directory.discard();
-            return Err(error);
-        }
-    };
+    let live = args
+        .live
+        .then(|| Live::start(&path, args.port))
+        .transpose()?;
     let tokens = Arc::new(AtomicU64::new(0));
-    let session = match watch(&args.underneath, &files, &directory, &tokens) {
-        Ok(session) => session,
-        Err(error) => {
-            directory.discard();
-            return Err(error);
-        }
-    };
-    match record(&args, texts, &mut directory, &tokens, feed) {
-        Ok(outcome) => {
-            let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
-            // Gone before tables are made, which need memory of their own.
-            drop(limit);
-            let below = underneath::finish(session, &files, usage, dropped_bytes);
-            directory.metadata_mut().underneath = below.map(|below| match &outcome.evaluating {
-                Some((begin, end)) => Underneath {
-                    evaluating_since_nanos: Some(begin.nanos),
-                    evaluating_until_nanos: Some(end.nanos),
-                    evaluating_major_faults: Some(end.major.saturating_sub(begin.major)),
-                    recorder_threads: end.own_threads.clone(),
-                    ..below
-                },
-                None => below,
-            });
-            let tables = match args.no_tables {
-                true => Tables::Later,
-                false => Tables::Made,
-            };
-            let finished = finish(args.quiet, tables, directory, outcome);
-            live.into_iter().for_each(Live::finish);
-            finished
-        }
-        Err(error) => {
-            // Nothing was computed: leave nothing behind.
-            directory.discard();
-            Err(error)
-        }
+    let session = watch(&args.underneath, &files, started.directory(), &tokens)?;
+    let outcome = record(&args, texts, started.directory(), &tokens, feed)?;
+    let mut directory = started.keep();
+    let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
+    // Gone before tables are made, which need memory of their own.
+    drop(limit);
+    let below = underneath::finish(session, &files, usage, dropped_bytes);
+    directory.metadata_mut().underneath = below.map(|below| match &outcome.evaluating {
+        Some((begin, end)) => Underneath {
+            evaluating_since_nanos: Some(begin.nanos),
+            evaluating_until_nanos: Some(end.nanos),
+            evaluating_major_faults: Some(end.major.saturating_sub(begin.major)),
+            recorder_threads: end.own_threads.clone(),
+            ..below
+        },
+        None => below,
+    });
+    let finished = finish(args.quiet, tables(args.no_tables), directory, outcome);
+    live.into_iter().for_each(Live::finish);
+    finished
+}
+
+fn tables(are_left_out: bool) -> Tables {
+    match are_left_out {
+        true => Tables::Later,
+        false => Tables::Made,
     }
 }
 
@@ -253,10 +226,7 @@ fn program(args: Args) -> anyhow::Result<ExitCode> {
         no_limit: false,
         quiet: args.quiet,
     });
-    let tables = match args.no_tables {
-        true => Tables::Later,
-        false => Tables::Made,
-    };
+    let tables = tables(args.no_tables);
     let attached = attach::run(&AttachProps {
         program: args.program,
         output: args.output,

@@ -3,7 +3,7 @@
 mod args;
 mod generation;
 
-use std::{path::Path, process::ExitCode, time::Instant};
+use std::{process::ExitCode, time::Instant};
 
 use anyhow::Context as _;
 use engine::{
@@ -21,14 +21,13 @@ use launch::{
 };
 use plan::{Machine, Policy, Strategies};
 use planfile::Plan;
-use rundir::{Metadata, RunDirectory};
 use terminal::signals;
 
 pub use self::args::Args;
 use self::generation::Generation;
 use crate::{
     engine_args::{DEFAULT_TOKENS, EngineArgs},
-    record::directory::{Outcome, Tables, finish, make_tables},
+    record::directory::{Outcome, Started, Tables, finish, make_tables},
 };
 
 /// How somebody wants to be fed.
@@ -111,10 +110,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let wish = args.wish();
     let feed = decide(&args.engine, &wish, &model, plan, budget_bytes).said(&model, args.quiet);
-    let mut directory = args
+    // Before the model is loaded: a bad path must not wait for that.
+    let mut started = args
         .record
         .as_deref()
-        .map(|path| create_directory(path, &model))
+        .map(|path| Started::create(path, &model))
         .transpose()?;
     signals::catch();
     let limit = enter(&args, budget_bytes)?;
@@ -122,14 +122,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(_) if args.strategy != Strategies::NONE => Loading::Lazy,
         _ => Loading::AsFound,
     };
-    let prepared = match args.engine.prepare(texts, Repack::Off, loading) {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            // Nothing was computed: leave nothing behind.
-            directory.into_iter().for_each(RunDirectory::discard);
-            return Err(error);
-        }
-    };
+    let prepared = args.engine.prepare(texts, Repack::Off, loading)?;
     if let Some(advice) = args.madvise {
         prepared
             .model
@@ -142,9 +135,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let feeding = feed.map(|props| Feeding::new(*props));
     let mut generation = Generation::new(&prepared, feeding, &args, begin);
     generation.predicted = predicted;
-    if let Some(directory) = &mut directory {
-        generation.record(directory, &prepared)?;
+    if let Some(started) = &mut started {
+        generation.record(started.directory(), &prepared)?;
     }
+    let directory = started.map(Started::keep);
     let result = generate(
         &prepared.model,
         &mut context,
@@ -154,37 +148,42 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
     let report = generation.report(&args, &prepared, load, usage, budget_bytes);
     generation.finish();
-    if let Some(path) = &args.routing_file {
-        generation.write_routing(path)?;
-    }
     let (closed, fed) = (generation.close_log(), generation.described());
+    let routed = args
+        .routing_file
+        .as_deref()
+        .map(|path| generation.write_routing(path));
     // The memory of weights goes before the model that points into it.
     drop(generation);
     drop(limit);
-    if let (Some(directory), Some(closed)) = (directory, closed) {
-        let outcome = Outcome {
-            prompt_tokens: report.prompt_tokens,
-            generated_tokens: report.generated_tokens,
-            interrupted: signals::asked().filter(|_| result.as_ref().is_ok_and(|g| g.interrupted)),
-            bound: None,
-            evaluating: None,
-            engine_error: None,
-            fed,
-            closed,
-        };
-        finish(args.quiet, Tables::Made, directory, outcome)?;
-    }
-    let generated = result?;
+    let signal = signals::asked().filter(|_| result.as_ref().is_ok_and(|g| g.interrupted));
+    let code = match directory.zip(closed) {
+        Some((directory, closed)) => {
+            let outcome = Outcome {
+                prompt_tokens: report.prompt_tokens,
+                generated_tokens: report.generated_tokens,
+                interrupted: signal,
+                bound: None,
+                evaluating: None,
+                engine_error: result.err(),
+                fed,
+                closed,
+            };
+            finish(args.quiet, Tables::Made, directory, outcome)?
+        }
+        None => {
+            result?;
+            signal.map_or(ExitCode::SUCCESS, |s| ExitCode::from(signals::exit_code(s)))
+        }
+    };
+    routed.transpose()?;
     if args.json {
         terminal::print(&serde_json::to_string_pretty(&report)?)?;
     }
     if !args.quiet {
         report.print();
     }
-    Ok(match signals::asked() {
-        Some(signal) if generated.interrupted => ExitCode::from(signals::exit_code(signal)),
-        _ => ExitCode::SUCCESS,
-    })
+    Ok(code)
 }
 
 /// The llama.cpp inside a program is fed, and recorded if that is asked for.
@@ -225,14 +224,6 @@ fn program(args: Args) -> anyhow::Result<ExitCode> {
         make_tables(&run, Tables::Made);
     }
     Ok(ExitCode::from(attached.exit_code))
-}
-
-fn create_directory(path: &Path, model: &gguf::Model) -> anyhow::Result<RunDirectory> {
-    let command_line = std::env::args_os()
-        .map(|a| a.to_string_lossy().into_owned())
-        .collect();
-    let metadata = Metadata::start(command_line, Some(model));
-    Ok(RunDirectory::create(path, &metadata, Some(model))?)
 }
 
 /// What was asked for, what the plan was made for, or what is free.

@@ -585,3 +585,31 @@ fn record_can_feed_what_it_records() {
     assert_eq!(alone.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("--memory"), "{stderr}");
 }
+
+#[test]
+fn a_fed_run_that_cannot_be_recorded_leaves_nothing_and_one_that_fails_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = models().path("dense.gguf");
+    let recorded = |run: &Path, more: &[&str]| {
+        let mut args = vec!["run", "-m", &model, "-p", "To be", "-n", "4", "-q"];
+        args.extend(["--ubatch-size", "32", "--memory", "200M", "--record"]);
+        args.push(run.to_str().unwrap());
+        args.extend(more);
+        let output = tensorscope(&args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), stderr)
+    };
+    if let Some(disk) = testing::mount::Mount::new(folder.path().join("disk"), "size=1m") {
+        let run = disk.0.join("run");
+        let (code, stderr) = recorded(&run, &[]);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains("cannot start the log"), "{stderr}");
+        assert!(!run.exists());
+    }
+    let run = folder.path().join("run");
+    let (code, stderr) = recorded(&run, &["--inject", "fail=1", "--read-with", "pread"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("dense.gguf"), "{stderr}");
+    let metadata = std::fs::read_to_string(run.join("metadata.json")).unwrap();
+    assert!(metadata.contains("stopped early"), "{metadata}");
+}

@@ -32,6 +32,36 @@ pub enum Tables {
     Later,
 }
 
+/// A run directory that goes again with this, unless something was computed: who records
+/// nothing leaves nothing behind.
+pub struct Started(Option<RunDirectory>);
+
+impl Started {
+    pub fn create(path: &Path, model: &gguf::Model) -> anyhow::Result<Started> {
+        let command_line = std::env::args_os()
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect();
+        let metadata = Metadata::start(command_line, Some(model));
+        let directory = RunDirectory::create(path, &metadata, Some(model))?;
+        Ok(Started(Some(directory)))
+    }
+
+    pub fn directory(&mut self) -> &mut RunDirectory {
+        self.0.as_mut().expect("kept until it is taken")
+    }
+
+    /// Something was computed.
+    pub fn keep(mut self) -> RunDirectory {
+        self.0.take().expect("kept until it is taken")
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(RunDirectory::discard);
+    }
+}
+
 /// What a run left, before its directory is closed.
 pub struct Outcome {
     pub prompt_tokens: u64,
