@@ -42,7 +42,7 @@ mod watch;
 const VERSION: &str = concat!("tensorscope-agent ", env!("CARGO_PKG_VERSION"), "\n");
 
 /// By which the launcher knows that a file is the library of its own version
-/// (crates/cli/src/attach/library_file.rs). Exported, or the linker would drop it.
+/// (crates/launch/src/library_file.rs). Exported, or the linker would drop it.
 #[unsafe(no_mangle)]
 pub static TENSORSCOPE_AGENT: [u8; VERSION.len()] = *VERSION
     .as_bytes()

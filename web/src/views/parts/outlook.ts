@@ -90,7 +90,9 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
       ...(machine
         ? [
             { value: `${format.bytes(machine.disk_bytes_per_second)}/s`, name: 'disk' },
-            { value: `${format.bytes(machine.memory_bytes_per_second)}/s`, name: 'memory' },
+            ...(machine.memory_bytes_per_second === null
+              ? []
+              : [{ value: `${format.bytes(machine.memory_bytes_per_second)}/s`, name: 'memory' }]),
           ]
         : []),
     ),

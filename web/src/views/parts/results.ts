@@ -44,8 +44,7 @@ export interface Opportunities {
   footprint_bytes: number;
   expert_bytes: number;
   used_bytes_per_token: number;
-  largest_unit_bytes: number;
-  machine: { disk_bytes_per_second: number; memory_bytes_per_second: number; compute_nanos_per_token: number } | null;
+  machine: { disk_bytes_per_second: number; memory_bytes_per_second: number | null } | null;
   budgets: { budget_bytes: number; least_disk_bytes_per_token: number; strategies: Strategy[]; best: string | null }[];
 }
 
