@@ -59,6 +59,8 @@ fn touched(sequence: &Sequence) -> Vec<Weight> {
                 bytes: 0,
                 layer: unit.layer,
                 usage: Use::Rows,
+                // Its shape went with the file.
+                row_bytes: None,
             });
             slices.push(0);
         }

@@ -8,6 +8,10 @@
 //! 3. When the real function returns, the cplan is as it was, and the observers end, in
 //!    reverse order.
 //!
+//! One of them may have steps computed in pieces ([`Split`]): nodes of its own stand in the
+//! graph while it is computed. It gets a tick for each piece, the others one for each step
+//! of the program's graph, as if nothing had happened.
+//!
 //! So who stands first sees the program's own graph, and who stands last is closest to the
 //! computation. Without observers the graph is computed exactly as without us, and a panic
 //! of ours never reaches the program.
@@ -15,10 +19,15 @@
 use std::{
     ffi::{c_int, c_void},
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
 };
 
 use ggml::Graph;
 
+mod split;
+
+pub use self::split::Split;
+use self::split::{Nodes, Pieces, is_laid_out_as};
 use crate::rounds::{self, Progress, Rounds};
 
 /// `ggml_abort_callback`.
@@ -78,6 +87,8 @@ pub struct Call<'g> {
     pub threads: c_int,
     /// What all observers may note at most; known when they begin.
     pub note_words: usize,
+    /// Whether [`Observer::split`] would be followed.
+    pub may_split: bool,
 }
 
 /// The computation must not go on; why is for the observer to tell.
@@ -121,6 +132,12 @@ pub trait Observer {
     /// # Safety
     /// As [`Observer::prepare`], which was called with the same graph.
     unsafe fn begin(&mut self, call: &Call<'_>) -> Result<Part, Stop>;
+
+    /// Nodes to be computed instead, of the graph that began: whoever gives them gets its
+    /// ticks by these. One observer of a chain at most.
+    fn split(&self) -> Option<Arc<Split>> {
+        None
+    }
 
     /// Step number `ticks - 1` was executed; the next one has not begun on any thread.
     ///
@@ -187,11 +204,14 @@ pub unsafe fn compute(
         // SAFETY: the field lies in front of what moved.
         threads: unsafe { (&raw const (*cplan).n_threads).read() },
         note_words: 0,
+        // SAFETY: a live graph (caller).
+        may_split: how.ticks == Ticks::AfterEachNode && unsafe { is_laid_out_as(graph, view) },
     };
     let mut chain = Chain {
         observers,
         parts: 0,
         ticks: 0,
+        split: None,
         is_stopped: false,
     };
     chain.prepare(&mut call);
@@ -222,8 +242,9 @@ struct Chain<'a, 'o> {
     observers: &'a mut [&'o mut dyn Observer],
     /// A bit for each observer that takes part. No list: recording allocates nothing.
     parts: u8,
-    /// Steps that were executed.
+    /// Steps of the program's graph that were executed.
     ticks: u32,
+    split: Option<Pieces>,
     is_stopped: bool,
 }
 
@@ -290,6 +311,14 @@ impl Chain<'_, '_> {
         how: How,
         real: ComputeFn,
     ) -> (c_int, bool) {
+        self.split = (0..self.observers.len())
+            .filter(|&at| self.takes_part(at))
+            .find_map(|at| {
+                let split = self.observers[at].split()?;
+                Some(Pieces::new(split, at))
+            });
+        // SAFETY: a live graph, which nobody else reads until `real` (caller).
+        let nodes = unsafe { Nodes::swap(graph.cast(), self.split.as_ref()) };
         let steps = self.observers.iter().map(|observer| observer.steps());
         let steps = steps.max().unwrap_or(0);
         let slot = cplan.wrapping_byte_add(how.layout.callback_offset());
@@ -319,6 +348,7 @@ impl Chain<'_, '_> {
             data.write(before.1);
             status
         };
+        drop(nodes);
         let is_blind = how.ticks == Ticks::InRounds
             && status == STATUS_SUCCESS
             // SAFETY: the backend says that all nodes are done.
@@ -332,9 +362,25 @@ impl Chain<'_, '_> {
         if self.is_stopped {
             return;
         }
+        let mut pieces = None;
+        if let Some(split) = &mut self.split {
+            let is_complete = split.tick(self.ticks);
+            pieces = Some((split.observer, split.ticks));
+            if !is_complete {
+                let (at, ticks) = (split.observer, split.ticks);
+                if self.takes_part(at) {
+                    // SAFETY: begun, and not ended yet.
+                    self.call(at, |observer| unsafe { observer.tick(ticks) });
+                }
+                return;
+            }
+        }
         self.ticks += 1;
-        let ticks = self.ticks;
         for at in 0..self.observers.len() {
+            let ticks = match pieces {
+                Some((splits, ticks)) if splits == at => ticks,
+                _ => self.ticks,
+            };
             if self.takes_part(at) {
                 // SAFETY: begun, and not ended yet.
                 self.call(at, |observer| unsafe { observer.tick(ticks) });
@@ -348,7 +394,10 @@ impl Chain<'_, '_> {
             let ended = Ended {
                 is_complete: status == STATUS_SUCCESS && !self.is_stopped,
                 is_aborted: status == STATUS_ABORTED || self.is_stopped,
-                ticks: self.ticks,
+                ticks: match &self.split {
+                    Some(split) if split.observer == at => split.ticks,
+                    _ => self.ticks,
+                },
             };
             if self.takes_part(at) {
                 self.call(at, |observer| observer.end(ended, &mut notes));

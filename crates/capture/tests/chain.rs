@@ -5,11 +5,12 @@ use std::{
     cell::RefCell,
     ffi::{c_int, c_void},
     rc::Rc,
+    sync::Arc,
 };
 
 use capture::{
     RawCplan,
-    hook::{Call, Computed, Ended, How, Observer, Part, Stop, compute},
+    hook::{Call, Computed, Ended, How, Observer, Part, Split, Stop, compute},
 };
 use ggml::{Graph, RawGraph};
 
@@ -83,18 +84,22 @@ unsafe extern "C" fn real(_: *mut c_void, plan: *mut RawCplan) -> c_int {
     SUCCESS
 }
 
-fn computed(observers: &mut [&mut dyn Observer]) -> (Computed, AbortedCallback) {
-    // SAFETY: all zero is a graph without nodes.
-    let mut raw: RawGraph = unsafe { std::mem::zeroed() };
-    let graph: *mut c_void = (&raw mut raw).cast();
-    let mut plan = RawCplan {
+fn empty_plan() -> RawCplan {
+    RawCplan {
         work_size: 0,
         work_data: std::ptr::null_mut(),
         n_threads: 1,
         threadpool: std::ptr::null_mut(),
         abort_callback: None,
         abort_callback_data: std::ptr::null_mut(),
-    };
+    }
+}
+
+fn computed(observers: &mut [&mut dyn Observer]) -> (Computed, AbortedCallback) {
+    // SAFETY: all zero is a graph without nodes.
+    let mut raw: RawGraph = unsafe { std::mem::zeroed() };
+    let graph: *mut c_void = (&raw mut raw).cast();
+    let mut plan = empty_plan();
     // SAFETY: a live graph and its plan.
     let computed = unsafe {
         let view = Graph::from_ptr(graph).unwrap();
@@ -124,6 +129,77 @@ fn they_begin_and_tick_in_order_and_end_in_reverse() {
     assert_eq!(said.borrow().join(", "), expected);
     assert_eq!(first.notes, [7], "what the second noted");
     assert!(second.notes.is_empty());
+}
+
+/// Has the second of three steps computed in three pieces.
+struct Splitter(Said);
+
+impl Observer for Splitter {
+    unsafe fn begin(&mut self, call: &Call<'_>) -> Result<Part, Stop> {
+        assert!(call.may_split);
+        Ok(Part::Takes { note_words: 0 })
+    }
+
+    fn split(&self) -> Option<Arc<Split>> {
+        Some(Arc::new(Split {
+            nodes: vec![std::ptr::null_mut(); STEPS + 2],
+            pieces: vec![(1, 3)],
+        }))
+    }
+
+    unsafe fn tick(&mut self, ticks: u32) -> Result<(), Stop> {
+        self.0.borrow_mut().push(format!("splitter: tick {ticks}"));
+        Ok(())
+    }
+
+    fn end(&mut self, ended: Ended, _: &mut Vec<u64>) -> Result<(), Stop> {
+        let line = format!("splitter: {} ticks", ended.ticks);
+        self.0.borrow_mut().push(line);
+        Ok(())
+    }
+}
+
+/// Ticks once for each node that is in the graph while it is computed.
+unsafe extern "C" fn real_by_nodes(graph: *mut c_void, plan: *mut RawCplan) -> c_int {
+    // SAFETY: the graph of the test.
+    let nodes = unsafe { (*graph.cast::<RawGraph>()).n_nodes };
+    for _ in 0..nodes {
+        // SAFETY: the plan of the test, and the callback with its data.
+        unsafe { (*plan).abort_callback.unwrap()((*plan).abort_callback_data) };
+    }
+    SUCCESS
+}
+
+#[test]
+fn pieces_of_a_step_are_seen_by_who_split_it_alone() {
+    let said = Said::default();
+    let mut first = Speaker::new("first", &said, takes);
+    let mut splitter = Splitter(said.clone());
+    let mut own = vec![std::ptr::null_mut(); STEPS];
+    // SAFETY: all zero is a graph without nodes.
+    let mut raw: RawGraph = unsafe { std::mem::zeroed() };
+    (raw.n_nodes, raw.nodes) = (STEPS as i32, own.as_mut_ptr());
+    let graph: *mut c_void = (&raw mut raw).cast();
+    let mut plan = empty_plan();
+    // SAFETY: a live graph and its plan; nobody follows the nodes.
+    let computed = unsafe {
+        let view = Graph::from_ptr(graph).unwrap();
+        let mut observers: [&mut dyn Observer; 2] = [&mut first, &mut splitter];
+        compute(
+            &mut observers,
+            view,
+            graph,
+            &mut plan,
+            How::TODAY,
+            real_by_nodes,
+        )
+    };
+    assert_eq!(computed.status, SUCCESS);
+    assert_eq!((raw.n_nodes, raw.nodes), (STEPS as i32, own.as_mut_ptr()));
+    let expected = "first: prepare, first: begin 2, first: tick 1, splitter: tick 1, \
+                    splitter: tick 2, splitter: tick 3, first: tick 2, splitter: tick 4, \
+                    first: tick 3, splitter: tick 5, splitter: 5 ticks, first: complete";
+    assert_eq!(said.borrow().join(", "), expected);
 }
 
 #[test]

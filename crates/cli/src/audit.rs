@@ -21,7 +21,7 @@ use serde_json::json;
 use terminal::progress;
 use trace::read::streams;
 
-use crate::engine_args::{EngineArgs, OF_ENGINE};
+use crate::engine_args::{EngineArgs, MemoryCounts, OF_ENGINE};
 
 /// Prove the record complete: hold it against the pages that the MMU saw touched
 ///
@@ -93,7 +93,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn of_engine(args: &Args, log_directory: &Path) -> anyhow::Result<Findings> {
     let texts = args.engine.texts()?;
-    let mut prepared = args.engine.prepare(texts, Repack::Off, Loading::AsFound)?;
+    let mut prepared =
+        args.engine
+            .prepare(texts, Repack::Off, Loading::AsFound, MemoryCounts::No)?;
     let grain = if args.per_node {
         Grain::Node
     } else {

@@ -20,6 +20,8 @@ use rundir::error::reason;
 pub const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCES: i64 = 256;
+/// Tokens of one graph, when nobody says.
+const DEFAULT_MICRO_BATCH: u32 = 512;
 
 /// Options that say nothing about a program that brings its own llama.cpp.
 pub const OF_ENGINE: [&str; 16] = [
@@ -74,10 +76,10 @@ pub struct EngineArgs {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: u32,
 
-    /// Most tokens of one graph evaluation
-    #[arg(long = "ubatch-size", alias = "ubatch", value_name = "N", default_value_t = 512,
+    /// Most tokens of one graph evaluation [default: 512; fed, no more than the prompt has]
+    #[arg(long = "ubatch-size", alias = "ubatch", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
-    pub micro_batch: u32,
+    pub micro_batch: Option<u32>,
 
     /// Type of the K cache
     #[arg(long = "cache-type-k", value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
@@ -125,6 +127,13 @@ pub enum When {
     Off,
 }
 
+/// Whether buffers compete with weights for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryCounts {
+    Yes,
+    No,
+}
+
 /// What a run needs, with the model loaded and everything checked.
 pub struct Prepared {
     pub model: Model,
@@ -170,12 +179,30 @@ impl EngineArgs {
             .collect())
     }
 
+    /// Tokens of one graph at most, of prompts of `prompt_tokens`. Buffers are made for as
+    /// many, and of a large vocabulary they take the memory that weights could have: where
+    /// that counts, no more are allowed than there are. What is computed is the same.
+    pub fn micro_batch(&self, prompt_tokens: usize, counts: MemoryCounts) -> u32 {
+        const STEP_TOKENS: u32 = 32;
+        let most = match (self.micro_batch, counts) {
+            (Some(wanted), _) => wanted,
+            (None, MemoryCounts::No) => DEFAULT_MICRO_BATCH,
+            (None, MemoryCounts::Yes) => {
+                let needed = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+                let steps = needed.max(u32::from(self.parallel)).div_ceil(STEP_TOKENS);
+                steps.saturating_mul(STEP_TOKENS).min(DEFAULT_MICRO_BATCH)
+            }
+        };
+        most.min(self.batch)
+    }
+
     /// Loads the model and checks the prompts against the context.
     pub fn prepare(
         &self,
         texts: Vec<String>,
         repack: Repack,
         loading: Loading,
+        counts: MemoryCounts,
     ) -> anyhow::Result<Prepared> {
         let model = Model::load_as(self.model(), repack, loading)?;
         let prompts = texts
@@ -183,7 +210,8 @@ impl EngineArgs {
             .map(|text| model.tokenize(text))
             .collect::<Result<Vec<_>, _>>()?;
         let tokens = self.tokens.unwrap_or(DEFAULT_TOKENS) as usize;
-        let needed: usize = prompts.iter().map(|p| p.len() + tokens).sum();
+        let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
+        let needed = prompt_tokens + tokens * prompts.len();
         // Without a wish: what is needed, but not more than the model was made for.
         let trained = model.trained_context() * prompts.len();
         let context = match self.context {
@@ -222,7 +250,7 @@ impl EngineArgs {
             threads: self.threads.map_or(defaults.threads, usize::from),
             context,
             batch: self.batch as usize,
-            micro_batch: self.micro_batch.min(self.batch) as usize,
+            micro_batch: self.micro_batch(prompt_tokens, counts) as usize,
             sequences: generate.prompts.len(),
             key_type: self.key_type,
             value_type: self.value_type,

@@ -15,7 +15,7 @@ use gguf::GgmlType;
 use indicatif::HumanBytes;
 use launch::{
     budget::Memory,
-    planning::{self, Answer, Question},
+    planning::{self, Answer, Other, Question},
 };
 use plan::{Machine, Policy, Strategies, Use};
 use planfile::Plan;
@@ -199,6 +199,7 @@ fn notes(
     let mut notes = Vec::new();
     let why_not = answer.why_not.as_ref();
     notes.extend(why_not.map(|reason| format!("it will not help, because {reason}")));
+    notes.extend(too_little(answer, args, question));
     if args.compute.is_none() && measured.is_none() {
         notes.push(
             "the time to compute a token is an estimate by bytes and cores; record a run, or say \
@@ -225,6 +226,33 @@ fn notes(
         notes.push(note.to_owned());
     }
     answer.plan.notes = notes;
+}
+
+/// Why nothing is fed, and what to change, where memory is what lacks.
+fn too_little(answer: &Answer, args: &Args, question: &Question<'_>) -> Option<String> {
+    let plan = &answer.plan;
+    if !(plan.pin.is_empty() && plan.stream.is_empty() && plan.sliced.is_empty())
+        && plan.memory.weights_bytes > plan.predicted.weight_bytes / 50
+    {
+        return None;
+    }
+    let (context, batch) = (u64::from(args.context), u64::from(args.micro_batch));
+    let other = Other::new(question.model, GgmlType::F16, context, batch.min(context));
+    let least = question.least_budget();
+    // Short, but enough for a question and its answer.
+    const SHORT_CONTEXT: u64 = 512;
+    Some(format!(
+        "{} are not enough: the KV cache of {} tokens takes {}, buffers for {} tokens {}, the \
+         program about {}, and {} are kept free. To change that: {}",
+        HumanBytes(question.budget_bytes),
+        args.context,
+        HumanBytes(other.cache_bytes),
+        batch.min(context),
+        HumanBytes(other.buffer_bytes),
+        HumanBytes(planning::PROGRAM_BYTES),
+        HumanBytes(feed::MARGIN_BYTES),
+        planning::advice(question.model, (context, SHORT_CONTEXT), batch, least)
+    ))
 }
 
 fn page(answer: &Answer, question: &Question<'_>) -> String {
@@ -343,7 +371,7 @@ fn page(answer: &Answer, question: &Question<'_>) -> String {
         ),
     );
     for note in &plan.notes {
-        line("mind", note.clone());
+        line("note", note.clone());
     }
     out
 }
@@ -351,6 +379,8 @@ fn page(answer: &Answer, question: &Question<'_>) -> String {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('s').parse() {
         Ok(seconds) if (1e-6..1e6).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("`{text}` is no time; write for instance 0.25")),
+        _ => Err(format!(
+            "`{text}` is not a valid time; write for instance 0.25"
+        )),
     }
 }

@@ -50,8 +50,8 @@ use self::{
 use terminal::{progress, signals, text::grouped};
 
 use crate::{
-    engine_args::{EngineArgs, OF_ENGINE},
-    run::{Wish, decide},
+    engine_args::{EngineArgs, MemoryCounts, OF_ENGINE},
+    run::{Asked, Wish, decide},
     view::Live,
 };
 
@@ -157,7 +157,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .clone()
         .unwrap_or_else(RunDirectory::default_path);
     let model_file = gguf::Model::open(args.engine.model())?;
-    let feed = feed(&args, &model_file)?;
+    let feed = feed(&args, &texts, &model_file)?;
     let mut limit = args.underneath.limit()?;
     let mut started = Started::create(&path, &model_file)?;
     let dropped_bytes = underneath::make_cold(&args.underneath.cold_files(&model_file))?;
@@ -200,12 +200,13 @@ fn tables(are_left_out: bool) -> Tables {
 }
 
 /// How the weights are to be fed; `None` if that is not asked for, or they fit.
-fn feed(args: &Args, model: &gguf::Model) -> anyhow::Result<Option<Box<Props>>> {
+fn feed(args: &Args, texts: &[String], model: &gguf::Model) -> anyhow::Result<Option<Box<Props>>> {
     let (Some(strategies), Some(budget_bytes)) = (args.feed, args.underneath.memory()) else {
         return Ok(None);
     };
     let wish = Wish::new(strategies);
-    Ok(decide(&args.engine, &wish, model, None, budget_bytes).said(model, args.quiet))
+    let asked = Asked::new(&args.engine, texts);
+    Ok(decide(&asked, &wish, model, None, budget_bytes).said(model, args.quiet))
 }
 
 /// The program's exit code stands whatever becomes of the tables.
@@ -260,11 +261,11 @@ fn record(
     feed: Option<Box<Props>>,
 ) -> anyhow::Result<Outcome> {
     let repack = if args.repack { Repack::On } else { Repack::Off };
-    let loading = match feed {
-        Some(_) => Loading::Lazy,
-        None => Loading::AsFound,
+    let (loading, counts) = match feed {
+        Some(_) => (Loading::Lazy, MemoryCounts::Yes),
+        None => (Loading::AsFound, MemoryCounts::No),
     };
-    let prepared = args.engine.prepare(texts, repack, loading)?;
+    let prepared = args.engine.prepare(texts, repack, loading, counts)?;
     describe(
         directory.metadata_mut(),
         &prepared.texts,

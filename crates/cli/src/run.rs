@@ -26,7 +26,7 @@ use terminal::signals;
 pub use self::args::Args;
 use self::generation::Generation;
 use crate::{
-    engine_args::{DEFAULT_TOKENS, EngineArgs},
+    engine_args::{DEFAULT_TOKENS, EngineArgs, MemoryCounts},
     record::directory::{Outcome, Started, Tables, finish, make_tables},
 };
 
@@ -109,7 +109,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     let wish = args.wish();
-    let feed = decide(&args.engine, &wish, &model, plan, budget_bytes).said(&model, args.quiet);
+    let asked = Asked::new(&args.engine, &texts);
+    let feed = decide(&asked, &wish, &model, plan, budget_bytes).said(&model, args.quiet);
     // Before the model is loaded: a bad path must not wait for that.
     let mut started = args
         .record
@@ -122,7 +123,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(_) if args.strategy != Strategies::NONE => Loading::Lazy,
         _ => Loading::AsFound,
     };
-    let prepared = args.engine.prepare(texts, Repack::Off, loading)?;
+    let counts = match feed {
+        Some(_) => MemoryCounts::Yes,
+        None => MemoryCounts::No,
+    };
+    let prepared = args.engine.prepare(texts, Repack::Off, loading, counts)?;
     if let Some(advice) = args.madvise {
         prepared
             .model
@@ -237,47 +242,76 @@ fn budget(args: &Args, model: &gguf::Model, plan: Option<&Plan>) -> anyhow::Resu
     available_bytes().context("cannot find out how much memory is free; give --memory")
 }
 
-/// Tokens that the context will hold, about.
-fn context_tokens(engine: &EngineArgs) -> u64 {
-    engine.context.map(u64::from).unwrap_or_else(|| {
-        let prompt: usize = engine.prompt.iter().map(String::len).sum();
-        let tokens = engine.tokens.unwrap_or(DEFAULT_TOKENS);
-        (prompt as u64 + u64::from(tokens)).next_multiple_of(256)
-    })
+/// What is to be computed, as far as that decides on memory.
+pub struct Asked<'a> {
+    engine: &'a EngineArgs,
+    /// At most: no token is shorter than a byte, but for those that begin and end a text.
+    prompt_tokens: usize,
+    sequences: usize,
 }
 
-/// The plan that was given, or one made now.
-fn planned(engine: &EngineArgs, wish: &Wish, model: &gguf::Model, budget_bytes: u64) -> Plan {
-    let batch = u64::from(engine.micro_batch.min(engine.batch));
-    let threads = engine.threads.map_or_else(
-        || std::thread::available_parallelism().map_or(1, |n| n.get()),
-        usize::from,
-    );
-    let disk = planning::disk_rate(&model.files()[0].path).unwrap_or(USUAL_DISK);
-    let question = Question {
-        model,
-        weights: plan::weights_of(model),
-        budget_bytes,
-        other_bytes: planning::other_bytes(
+impl Asked<'_> {
+    pub fn new<'a>(engine: &'a EngineArgs, texts: &[String]) -> Asked<'a> {
+        Asked {
+            engine,
+            prompt_tokens: texts.iter().map(|text| text.len() + 2).sum(),
+            sequences: texts.len(),
+        }
+    }
+
+    /// Tokens that the context has to hold, about.
+    fn needed_context(&self) -> u64 {
+        let tokens = self.engine.tokens.unwrap_or(DEFAULT_TOKENS) as usize;
+        (self.prompt_tokens + tokens * self.sequences).next_multiple_of(256) as u64
+    }
+
+    fn context(&self) -> u64 {
+        self.engine.context.map_or(self.needed_context(), u64::from)
+    }
+
+    fn micro_batch(&self) -> u64 {
+        let batch = self
+            .engine
+            .micro_batch(self.prompt_tokens, MemoryCounts::Yes);
+        u64::from(batch).min(self.context())
+    }
+
+    fn other_bytes(&self, model: &gguf::Model) -> u64 {
+        let (context, batch) = (self.context(), self.micro_batch());
+        planning::other_bytes(model, self.engine.key_type, context, batch)
+    }
+
+    fn question<'m>(&self, wish: &Wish, model: &'m gguf::Model, budget_bytes: u64) -> Question<'m> {
+        let threads = self.engine.threads.map_or_else(
+            || std::thread::available_parallelism().map_or(1, |n| n.get()),
+            usize::from,
+        );
+        let disk = planning::disk_rate(&model.files()[0].path).unwrap_or(USUAL_DISK);
+        Question {
             model,
-            engine.key_type,
-            context_tokens(engine),
-            batch.min(context_tokens(engine)),
-        ),
-        strategies: wish.strategies,
-        machine: Machine {
-            compute_seconds_per_token: Some(planning::guessed_compute_seconds(model, threads)),
-            ..Machine::new(disk)
-        },
-        routing: None,
-        policy: wish.policy,
-    };
-    question.answer().plan
+            weights: plan::weights_of(model),
+            budget_bytes,
+            other_bytes: self.other_bytes(model),
+            strategies: wish.strategies,
+            machine: Machine {
+                compute_seconds_per_token: Some(planning::guessed_compute_seconds(model, threads)),
+                ..Machine::new(disk)
+            },
+            routing: None,
+            policy: wish.policy,
+        }
+    }
+
+    fn advice(&self, question: &Question<'_>) -> String {
+        let context = (self.context(), self.needed_context());
+        let least = question.least_budget();
+        planning::advice(question.model, context, self.micro_batch(), least)
+    }
 }
 
 /// Whether and how a model is fed within a budget.
 pub fn decide(
-    engine: &EngineArgs,
+    asked: &Asked<'_>,
     wish: &Wish,
     model: &gguf::Model,
     plan: Option<Plan>,
@@ -287,9 +321,7 @@ pub fn decide(
         Some(plan) if wish.strategies == Strategies::ALL => plan.strategies,
         _ => wish.strategies,
     };
-    let batch = u64::from(engine.micro_batch.min(engine.batch));
-    let context = context_tokens(engine);
-    let other = planning::other_bytes(model, engine.key_type, context, batch.min(context));
+    let other = asked.other_bytes(model);
     let fits = model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes && !wish.always;
     let feeds = strategies != Strategies::NONE && !fits;
     if !feeds && wish.routing.is_none() {
@@ -299,10 +331,9 @@ pub fn decide(
         };
     }
     let is_given = plan.is_some();
-    let plan = match plan {
-        Some(plan) => plan,
-        None => planned(engine, wish, model, budget_bytes),
-    };
+    let question = asked.question(wish, model, budget_bytes);
+    let advice = asked.advice(&question);
+    let plan = plan.unwrap_or_else(|| question.answer().plan);
     let policy = plan.experts.as_ref().map(|experts| experts.policy);
     Feed::Fed(Box::new(Props {
         budget_bytes,
@@ -324,6 +355,7 @@ pub fn decide(
         routing: wish.routing,
         routing_seed: 1,
         keeps_routing: wish.keeps_routing,
+        advice: Some(advice),
     }))
 }
 

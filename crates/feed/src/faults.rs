@@ -73,7 +73,7 @@ impl FromStr for Faults {
         };
         let share = |text: &str| match text.parse() {
             Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-            _ => Err(format!("`{text}` is no share between 0 and 1")),
+            _ => Err(format!("`{text}` is not a valid share between 0 and 1")),
         };
         for part in text.split(',') {
             let (name, value) = part

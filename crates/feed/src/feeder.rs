@@ -18,6 +18,7 @@ mod shadow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use capture::hook::Split;
 use ggml::{Graph, OpNumbers, TickRules};
 
 use trace::origin::Source;
@@ -132,6 +133,7 @@ impl Feeder {
         graph: Graph<'_>,
         ops: &OpNumbers,
         rules: TickRules,
+        may_split: bool,
     ) -> Result<bool, FeedError> {
         if self.trust == Trust::Broken {
             return Err(FeedError::broken());
@@ -139,7 +141,10 @@ impl Feeder {
         self.set_up(graph, ops, rules)?;
         if !self.schedule.is_of(graph) {
             let weights = self.fed.as_ref().map(|fed| &fed.weights);
-            self.schedule = Schedule::build(graph, ops, rules, weights);
+            let may_split = may_split && self.trust == Trust::Given;
+            let max_piece = self.fed.as_ref().map(|fed| fed.memory.max_piece_bytes);
+            let max_piece = max_piece.filter(|_| may_split);
+            self.schedule = Schedule::build(graph, ops, rules, weights, max_piece);
         }
         let has_work = !self.schedule.needs.is_empty()
             || self.draw.is_some() && !self.schedule.routings.is_empty();
@@ -161,6 +166,7 @@ impl Feeder {
     /// [`Feeder::end`].
     pub unsafe fn begin(&mut self) -> Result<(), FeedError> {
         self.origins.clear();
+        self.schedule.renew_pieces();
         self.shadow_routed();
         self.install();
         self.evaluations += 1;
@@ -195,7 +201,7 @@ impl Feeder {
         let cache = self.props.cache();
         let mut weights = Weights::discover(&nodes, &steps, ops, cache)?;
         weights.correct_warm_up();
-        let found = Schedule::build(graph, ops, rules, Some(&weights));
+        let found = Schedule::build(graph, ops, rules, Some(&weights), None);
         let groups = layers_of(&found, &weights);
         let mut notes = Vec::new();
         let memory = set_up(&self.props, &mut weights, &groups, &self.stats, &mut notes)?;
@@ -238,9 +244,20 @@ impl Feeder {
                         is_pin: true,
                     });
                 }
-                Fate::Pinned { .. } => self.origins.whole(need, Source::Pinned, Duration::ZERO),
+                Fate::Pinned { .. } => {
+                    let step = self.schedule.step_of_graph(need.step);
+                    let (source, waited) = (Source::Pinned, Duration::ZERO);
+                    self.origins.whole(step, need.operand, source, waited);
+                }
                 Fate::Streamed if self.trust == Trust::Given => {
-                    let planned = fed.weights.planned(number, Place::Ring);
+                    let planned = match need.part {
+                        Some(part) => fed.weights.planned_part(number, part, Place::Ring),
+                        None => fed.weights.planned(number, Place::Ring),
+                    };
+                    // What cannot come in pieces that fit stays in the file's mapping.
+                    if planned.bytes > fed.memory.max_piece_bytes {
+                        continue;
+                    }
                     now.push(planned);
                     later.push(planned);
                     self.run.uses.push(Use {
@@ -345,7 +362,8 @@ impl Feeder {
                 true => Source::Loaded,
                 false => Source::Streamed,
             };
-            self.origins.whole(&next.need, source, waited);
+            let step = self.schedule.step_of_graph(next.need.step);
+            self.origins.whole(step, next.need.operand, source, waited);
             let weight = &mut fed.weights.list[next.need.weight as usize];
             if next.is_pin {
                 point(weight.tensor, address);
@@ -391,6 +409,11 @@ impl Feeder {
         self.run = Run::default();
     }
 
+    /// The nodes to be computed instead of the graph's own.
+    pub fn split(&self) -> Option<Arc<Split>> {
+        self.schedule.split.clone()
+    }
+
     /// How long a token may be without the disk being asked: for the status line.
     pub fn busy(&self) -> Duration {
         self.fed
@@ -413,6 +436,10 @@ const NO_RING: RingPlace = RingPlace {
 };
 
 fn restore(schedule: &Schedule, weights: &Weights, need: &Need) {
+    if need.part.is_some() {
+        // A tensor of ours, which nobody else knows.
+        return;
+    }
     let weight = &weights.list[need.weight as usize];
     let (first, end) = need.pointers;
     for pointer in &schedule.pointers[first as usize..end as usize] {

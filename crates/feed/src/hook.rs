@@ -1,6 +1,8 @@
 //! Feeding as one of those who take part in a computation.
 
-use capture::hook::{Call, Ended, Observer, Part, Stop};
+use std::sync::Arc;
+
+use capture::hook::{Call, Ended, Observer, Part, Split, Stop};
 use ggml::{OpNumbers, TickRules};
 
 use crate::error::FeedError;
@@ -25,7 +27,9 @@ impl Feeding<'_> {
 
 impl Observer for Feeding<'_> {
     unsafe fn prepare(&mut self, call: &Call<'_>) -> Result<Part, Stop> {
-        let prepared = self.feeder.prepare_graph(call.graph, self.ops, self.rules);
+        let prepared = self
+            .feeder
+            .prepare_graph(call.graph, self.ops, self.rules, call.may_split);
         let has_work = self.stopped(prepared)?;
         Ok(match has_work {
             true => Part::Takes {
@@ -40,6 +44,10 @@ impl Observer for Feeding<'_> {
         let begun = unsafe { self.feeder.begin() };
         self.stopped(begun)?;
         Ok(Part::Takes { note_words: 0 })
+    }
+
+    fn split(&self) -> Option<Arc<Split>> {
+        self.feeder.split()
     }
 
     unsafe fn tick(&mut self, ticks: u32) -> Result<(), Stop> {

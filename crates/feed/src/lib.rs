@@ -8,6 +8,7 @@
 //!     survey    is this graph's model the one to be fed (crate agent)
 //!     setup     the budget is shared out (crate plan)   memory    huge pages
 //!     origins   where weights came from, for the record
+//!     pieces    a product in several, whose weight is too large for the ring
 //!     pump      a thread that reads ahead, in order, into a ring
 //!     experts   slices, read when the router has chosen, and their cache
 //!       reader    io_uring or threads; short and failed reads
@@ -26,6 +27,7 @@ mod files;
 pub mod hook;
 mod memory;
 mod origins;
+mod pieces;
 mod pump;
 mod reader;
 mod routing;

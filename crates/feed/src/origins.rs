@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use trace::origin::{Origin, Source};
 
-use crate::schedule::Need;
-
 /// `src[0]` of a `MUL_MAT_ID`.
 const EXPERTS_OPERAND: u8 = 0;
 
@@ -19,14 +17,22 @@ impl Origins {
         self.list.clear();
     }
 
-    /// A step uses a whole weight.
-    pub fn whole(&mut self, need: &Need, source: Source, waited: Duration) {
+    /// A step uses a whole weight, or the next piece of one.
+    pub fn whole(&mut self, step: u32, operand: u8, source: Source, waited: Duration) {
+        let waited_nanos = waited.as_nanos() as u64;
+        let last = self.list.last_mut();
+        if let Some(last) = last.filter(|last| (last.step, last.operand) == (step, operand))
+            && last.expert.is_none()
+        {
+            last.waited_nanos += waited_nanos;
+            return;
+        }
         self.list.push(Origin {
-            step: need.step,
-            operand: need.operand,
+            step,
+            operand,
             expert: None,
             source,
-            waited_nanos: waited.as_nanos() as u64,
+            waited_nanos,
         });
     }
 

@@ -25,14 +25,14 @@ impl FromStr for Distribution {
     fn from_str(text: &str) -> Result<Distribution, String> {
         let number = |text: &str, most: f64| match text.parse() {
             Ok(number) if (0.0..=most).contains(&number) => Ok(number),
-            _ => Err(format!("`{text}` is no number from 0 to {most}")),
+            _ => Err(format!("`{text}` is not a number from 0 to {most}")),
         };
         match text.split_once(':') {
             None if text == "uniform" => Ok(Distribution::Uniform),
             Some(("zipf", exponent)) => Ok(Distribution::Zipf(number(exponent, 10.0)?)),
             Some(("sticky", share)) => Ok(Distribution::Sticky(number(share, 1.0)?)),
             _ => Err(format!(
-                "`{text}` is no distribution: uniform, zipf:EXPONENT or sticky:SHARE"
+                "`{text}` is not a distribution: uniform, zipf:EXPONENT or sticky:SHARE"
             )),
         }
     }

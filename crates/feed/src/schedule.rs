@@ -6,12 +6,15 @@
 //! at point `p`, and what step `p - 2` needed is free.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use capture::hook::Split;
 use ggml::{
     Direction, Graph, NodeAccess, Op, OpNumbers, RawTensor, Slot, StepNodes, Tensor, TickRules,
     executed_steps_under, step_accesses,
 };
 
+use crate::pieces::Piece;
 use crate::weights::{Weights, nodes_of};
 
 /// A weight that a step needs.
@@ -23,6 +26,8 @@ pub struct Need {
     pub weight: u32,
     /// Tensors to be pointed at it, as a range of `Schedule::pointers`.
     pub pointers: (u32, u32),
+    /// Of a weight that comes in pieces: the first byte of this one, and how many.
+    pub part: Option<(u64, u64)>,
 }
 
 /// A tensor that lies `offset` bytes inside of a weight, and what it points to when
@@ -65,6 +70,10 @@ pub struct Schedule {
     pub used: u64,
     /// Ticks that the graph makes.
     pub steps: u32,
+    /// Products in pieces (`pieces.rs`), and the list of nodes that they stand in. Steps are
+    /// counted by it.
+    pub pieces: Vec<Piece>,
+    pub split: Option<Arc<Split>>,
 }
 
 // SAFETY: the pointers are of the graph that is being computed, by one thread.
@@ -109,11 +118,14 @@ impl Schedule {
         self.key.uid != 0 && self.key == Key::of(graph)
     }
 
+    /// Weights that are streamed come in pieces of at most `max_piece_bytes`, if that is
+    /// said.
     pub fn build(
         graph: Graph<'_>,
         ops: &OpNumbers,
         rules: TickRules,
         weights: Option<&Weights>,
+        max_piece_bytes: Option<u64>,
     ) -> Schedule {
         let (nodes, steps) = walk(graph, ops, rules);
         let mut schedule = Schedule {
@@ -146,6 +158,9 @@ impl Schedule {
             for access in &accesses {
                 schedule.need(number, op, access, weights);
             }
+        }
+        if let (Some(weights), Some(max_bytes)) = (weights, max_piece_bytes) {
+            schedule.split(&nodes, &steps, weights, max_bytes);
         }
         schedule
     }
@@ -184,6 +199,7 @@ impl Schedule {
             operand,
             weight,
             pointers: (at, at + 1),
+            part: None,
         });
     }
 

@@ -33,6 +33,8 @@ pub struct FeedSettings {
     pub method: Method,
     pub plan: Option<NamedChoice>,
     pub faults: Option<Faults>,
+    /// See [`Props::advice`].
+    pub advice: Option<String>,
     /// Whether only errors are said.
     pub is_quiet: bool,
 }
@@ -78,6 +80,7 @@ impl FeedSettings {
             method: lines.one("method")?,
             plan: plan.transpose()?,
             faults: lines.maybe("faults")?,
+            advice: lines.all("advice").pop(),
             is_quiet: lines.one("is_quiet")?,
         })
     }
@@ -97,6 +100,9 @@ impl FeedSettings {
         add(&mut text, "method", self.method.name());
         if let Some(faults) = &self.faults {
             add(&mut text, "faults", faults);
+        }
+        if let Some(advice) = &self.advice {
+            add(&mut text, "advice", advice);
         }
         add(&mut text, "is_quiet", self.is_quiet);
         if let Some(plan) = &self.plan {
@@ -135,6 +141,7 @@ impl FeedSettings {
             routing: None,
             routing_seed: 1,
             keeps_routing: false,
+            advice: self.advice.clone(),
         }
     }
 }
@@ -273,6 +280,7 @@ mod tests {
             method: Method::PreadDirect,
             plan: None,
             faults: Some("fail=0.5,slow=0.1:7ms,seed=3".parse().unwrap()),
+            advice: Some("two\nlines".to_owned()),
             is_quiet: true,
         };
         let check = |settings: &FeedSettings| {

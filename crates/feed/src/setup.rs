@@ -1,6 +1,7 @@
 //! Shares the memory out, when the first graph has shown the weights and the model's
 //! own buffers are made.
 
+use plan::predict::size;
 use plan::{Choice, Machine, NamedChoice, Policy, Strategies, Use, Wanted, Weight, choose_for};
 
 use crate::depth::Depth;
@@ -48,6 +49,8 @@ pub struct Props {
     pub routing: Option<Distribution>,
     pub routing_seed: u64,
     pub keeps_routing: bool,
+    /// What would leave more memory for weights; said when too little is left.
+    pub advice: Option<String>,
 }
 
 impl Props {
@@ -65,6 +68,8 @@ pub struct Memory {
     pub(crate) experts: Option<Experts>,
     pub(crate) ring: Option<Region>,
     pub(crate) whole_ring: Option<RingPlace>,
+    /// What is streamed takes at most this much of the ring at a time.
+    pub(crate) max_piece_bytes: u64,
     _touch_ahead: Option<TouchAhead>,
     _pins: Option<Region>,
     _slots: Option<Region>,
@@ -88,6 +93,58 @@ pub struct Shares {
     pub expert_pools: u32,
     /// Left to the page cache, without looked-up rows.
     pub mapped_bytes: u64,
+}
+
+impl Shares {
+    /// Whether nothing but what is too small to matter is kept, streamed or cached.
+    pub fn is_nothing_fed(&self) -> bool {
+        let fed = [self.streamed_bytes, self.expert_bytes];
+        // Small weights are kept wherever they fit; they are a hundredth of a model.
+        fed == [0, 0] && self.pinned_bytes <= self.weight_bytes / 50
+    }
+
+    /// What is fed, or why nothing is and what to change.
+    pub fn sentence(&self, advice: Option<&str>) -> String {
+        let budget = size(self.budget_bytes);
+        if !self.is_nothing_fed() {
+            let mut parts = vec![format!("{} kept", size(self.pinned_bytes))];
+            if self.streamed_bytes > 0 {
+                let (streamed, ring) = (size(self.streamed_bytes), size(self.ring_bytes));
+                parts.push(format!("{streamed} streamed through a ring of {ring}"));
+            }
+            if self.expert_bytes > 0 {
+                let (slots, bytes) = (self.expert_slots, size(self.expert_bytes));
+                parts.push(format!("experts in {slots} slots a layer ({bytes})"));
+            }
+            if self.mapped_bytes > 0 {
+                parts.push(format!(
+                    "{} left to the page cache",
+                    size(self.mapped_bytes)
+                ));
+            }
+            let mut line = format!("fed within {budget}: {}", parts.join(", "));
+            if let Some(advice) = advice.filter(|_| self.mapped_bytes > self.weight_bytes / 2) {
+                line.push_str(&format!("; to feed more: {advice}"));
+            }
+            return line;
+        }
+        let taken = self.other_bytes + MARGIN_BYTES;
+        let mut line = format!(
+            "not fed: of {budget} the program itself asks for {} and {} are kept free, so {} left \
+             for {} of weights, which come through the page cache",
+            size(self.other_bytes),
+            size(MARGIN_BYTES),
+            match self.budget_bytes.saturating_sub(taken) {
+                0 => "nothing is".to_owned(),
+                left => format!("only {} are", size(left)),
+            },
+            size(self.weight_bytes)
+        );
+        if let Some(advice) = advice {
+            line.push_str(&format!("; to change that: {advice}"));
+        }
+        line
+    }
 }
 
 pub(crate) fn set_up(
@@ -139,6 +196,7 @@ pub(crate) fn set_up(
         weights.list[weight].fate = Fate::Streamed;
     }
     let ring = region(choice.ring_bytes)?;
+    let max_piece_bytes = choice.ring_bytes / plan::choose::RING_WEIGHTS;
 
     let method = match weights.files.is_direct {
         true => props.method,
@@ -196,11 +254,13 @@ pub(crate) fn set_up(
             };
             touch_ahead = Some(slots.touch_ahead());
             experts = Experts::new(weights, &sliced, layout, expert_reader, EXPERT_BLOCK_BYTES);
-            let all = choice.sliced.iter().chain(&choice.streamed);
-            let largest = all
-                .map(|&w| weights.planned(w as u32, crate::pump::Place::Ring).bytes)
-                .max()
-                .unwrap_or(0);
+            let whole = |&w: &usize| weights.planned(w as u32, crate::pump::Place::Ring).bytes;
+            let sliced = choice.sliced.iter().map(whole);
+            let streamed = choice
+                .streamed
+                .iter()
+                .map(|w| whole(w).min(max_piece_bytes));
+            let largest = sliced.chain(streamed).max().unwrap_or(0);
             whole_ring = (experts.is_some() && largest * WHOLE_RING_TENSORS <= slots.len())
                 .then_some(RingPlace {
                     address: layout.address,
@@ -240,11 +300,13 @@ pub(crate) fn set_up(
         expert_pools: choice.experts.map_or(0, |e| e.pools),
         mapped_bytes: sum(&mapped),
     };
+    notes.push(shares.sentence(props.advice.as_deref()));
     Ok(Memory {
         pump,
         experts,
         ring,
         whole_ring,
+        max_piece_bytes,
         _touch_ahead: touch_ahead,
         _pins: pins,
         _slots: slots,
@@ -268,6 +330,7 @@ fn choice(
             Weight {
                 name: weight.name.clone(),
                 bytes: weight.bytes,
+                row_bytes: weight.row_bytes,
                 layer: layer.map(|layer| layer as u32),
                 usage: match weight.usage {
                     Usage::Rows => Use::Rows,
@@ -323,5 +386,51 @@ fn advise_random(address: usize, bytes: u64) {
     if start < end {
         // SAFETY: advice about whole pages of a file's mapping.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_RANDOM) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn it_is_said_whether_and_why_not_and_what_to_change() {
+        let nothing = Shares {
+            budget_bytes: 260 * MIB,
+            other_bytes: 700 * MIB,
+            weight_bytes: 241 * MIB,
+            pinned_bytes: MIB / 2,
+            mapped_bytes: 240 * MIB,
+            ..Shares::default()
+        };
+        assert_eq!(
+            nothing.sentence(Some("--ubatch-size 32 frees about 480.0 MiB")),
+            "not fed: of 260.0 MiB the program itself asks for 700.0 MiB and 40.0 MiB are kept \
+             free, so nothing is left for 241.0 MiB of weights, which come through the page \
+             cache; to change that: --ubatch-size 32 frees about 480.0 MiB"
+        );
+        let little = Shares {
+            other_bytes: 100 * MIB,
+            pinned_bytes: 90 * MIB,
+            mapped_bytes: 151 * MIB,
+            ..nothing
+        };
+        assert_eq!(
+            little.sentence(Some("--memory 400M")),
+            "fed within 260.0 MiB: 90.0 MiB kept, 151.0 MiB left to the page cache; to feed more: \
+             --memory 400M"
+        );
+        let well = Shares {
+            streamed_bytes: 151 * MIB,
+            ring_bytes: 48 * MIB,
+            mapped_bytes: 0,
+            ..little
+        };
+        assert_eq!(
+            well.sentence(Some("--memory 400M")),
+            "fed within 260.0 MiB: 90.0 MiB kept, 151.0 MiB streamed through a ring of 48.0 MiB"
+        );
     }
 }

@@ -47,6 +47,8 @@ pub struct WeightInMemory {
     pub file: u32,
     pub file_offset: u64,
     pub usage: Usage,
+    /// Of a matrix that is only multiplied with, so that it can come a few rows at a time.
+    pub row_bytes: Option<u64>,
     pub fate: Fate,
 }
 
@@ -86,9 +88,15 @@ impl Weights {
             for (slot, src) in node.srcs() {
                 let root = src.root();
                 let usage = usage_of(op, slot, node, src);
+                let row_bytes = row_bytes_of(op, slot, src);
                 if let Some(&known) = by_tensor.get(&root.as_ptr()) {
-                    let known = &mut list[known as usize].usage;
-                    *known = both(*known, usage);
+                    let known = &mut list[known as usize];
+                    known.row_bytes = match (known.usage, usage) {
+                        (Usage::Rows, _) => row_bytes,
+                        (_, Usage::Rows) => known.row_bytes,
+                        _ => known.row_bytes.and(row_bytes),
+                    };
+                    known.usage = both(known.usage, usage);
                     continue;
                 }
                 let Some(mapping) = mapping_of(&maps, root) else {
@@ -108,6 +116,7 @@ impl Weights {
                     file: file as u32,
                     file_offset: mapping.file_offset + (root.data() - mapping.start) as u64,
                     usage,
+                    row_bytes,
                     fate: Fate::Mapped,
                 });
             }
@@ -169,17 +178,22 @@ impl Weights {
 
     /// The read that brings a weight to its place.
     pub fn planned(&self, number: u32, place: Place) -> Planned {
+        self.planned_part(number, (0, self.list[number as usize].bytes), place)
+    }
+
+    /// The read that brings some bytes of it there: the first, and how many.
+    pub fn planned_part(&self, number: u32, (first, bytes): (u64, u64), place: Place) -> Planned {
         let weight = &self.list[number as usize];
         let alignment = self.files.alignment_bytes;
-        let phase = self.phase(number);
-        let offset = weight.file_offset - phase;
+        let start = weight.file_offset + first;
+        let phase = start % alignment;
         Planned {
             weight: number,
             file: weight.file,
-            offset,
-            bytes: (phase + weight.bytes).next_multiple_of(alignment),
+            offset: start - phase,
+            bytes: (phase + bytes).next_multiple_of(alignment),
             phase: phase as u32,
-            needed: phase + weight.bytes,
+            needed: phase + bytes,
             place,
         }
     }
@@ -229,6 +243,14 @@ fn usage_of(op: Op, slot: u8, node: Tensor<'_>, src: Tensor<'_>) -> Usage {
         },
         _ => Usage::Whole,
     }
+}
+
+/// Bytes of a row of a matrix that a product reads row by row.
+fn row_bytes_of(op: Op, slot: u8, src: Tensor<'_>) -> Option<u64> {
+    let is_matrix = src.view_src().is_none()
+        && (src.extent(2), src.extent(3)) == (1, 1)
+        && src.nb()[1] * src.extent(1) == src.nbytes();
+    (op == Op::MUL_MAT && slot == 0 && is_matrix).then(|| src.nb()[1])
 }
 
 fn both(one: Usage, other: Usage) -> Usage {

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use anyhow::bail;
+use indicatif::HumanBytes;
 use support::proc::kilobytes_of;
 use terminal::text::size;
 
@@ -25,7 +26,10 @@ impl Memory {
         };
         if bytes < MIN_BYTES {
             bail!(
-                "--memory: {bytes} bytes are less than the program itself needs; give at least 64M"
+                "--memory: {} are less than the program alone takes (about {}), without KV cache, \
+                 buffers and weights; `tensorscope plan MODEL --memory 1G` says what a model needs",
+                HumanBytes(bytes),
+                HumanBytes(MIN_BYTES)
             );
         }
         Ok(bytes)
@@ -40,7 +44,9 @@ impl FromStr for Memory {
             None => size(text).map(Memory::Bytes),
             Some(percent) => match percent.parse() {
                 Ok(percent) if (0.1..=1000.0).contains(&percent) => Ok(Memory::Percent(percent)),
-                _ => Err(format!("`{text}` is no share; write for instance 50%")),
+                _ => Err(format!(
+                    "`{text}` is not a valid share; write for instance 50%"
+                )),
             },
         }
     }

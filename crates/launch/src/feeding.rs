@@ -41,6 +41,8 @@ use crate::{
 /// Tokens of context, and of a batch, when a program is asked whether its model fits.
 const CONTEXT_TOKENS: u64 = 4096;
 const BATCH_TOKENS: u64 = 512;
+/// Short, but enough for a question and its answer.
+const SHORT_CONTEXT: u64 = 512;
 
 /// What is to be fed, and how.
 pub struct FeedProps {
@@ -320,8 +322,37 @@ fn settings(
         method: props.method.unwrap_or(Method::IoUringDirect),
         plan: plan.map(|plan| plan.named_choice()),
         faults: props.faults.clone(),
+        advice: Some(advice(props, model)),
         is_quiet: props.quiet,
     })
+}
+
+/// What would leave more memory for weights, by the program's own flags where it has them.
+fn advice(props: &FeedProps, model: Option<&Model>) -> String {
+    let number = |names: &[&str], otherwise| number_after(&props.program, names, otherwise);
+    let context = number(&["-c", "--ctx-size"], CONTEXT_TOKENS);
+    let batch = number(&["-ub", "--ubatch-size"], BATCH_TOKENS);
+    match model {
+        Some(model) => planning::advice(model, (context, SHORT_CONTEXT), batch.min(context), None),
+        None => "a smaller context and batch (llama.cpp: --ctx-size, --ubatch-size), or more \
+                 --memory"
+            .to_owned(),
+    }
+}
+
+/// The number behind the last of an option's names, also as `NAME=NUMBER`.
+fn number_after(program: &[OsString], names: &[&str], otherwise: u64) -> u64 {
+    let words: Vec<&str> = program.iter().filter_map(|word| word.to_str()).collect();
+    let value = |at: usize| {
+        let (name, value) = words[at].split_once('=').unwrap_or((words[at], ""));
+        let value = match value {
+            "" => words.get(at + 1).copied()?,
+            value => value,
+        };
+        names.contains(&name).then(|| value.parse().ok())?
+    };
+    let found = (1..words.len()).rev().find_map(value);
+    found.filter(|&number| number > 0).unwrap_or(otherwise)
 }
 
 /// What feeding did, for people.
@@ -333,7 +364,10 @@ pub fn sentence(shares: Option<&Shares>, fed: &Snapshot) -> String {
         fed.evaluations
     )];
     if let Some(shares) = shares {
-        parts.push(format!("{} kept", HumanBytes(shares.pinned_bytes)));
+        parts.push(match shares.is_nothing_fed() {
+            true => "not fed".to_owned(),
+            false => format!("{} kept", HumanBytes(shares.pinned_bytes)),
+        });
         if shares.streamed_bytes > 0 {
             parts.push(format!(
                 "{} streamed through {}",
@@ -389,6 +423,22 @@ fn say_memory(props: &FeedProps, usage: Option<Usage>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_programs_own_numbers_are_found() {
+        let of = |line: &str| {
+            let line: Vec<&str> = line.split(' ').collect();
+            number_after(&words(&line), &["-c", "--ctx-size"], 7)
+        };
+        assert_eq!(of("server -c 256 -m x"), 256);
+        assert_eq!(of("server --ctx-size=1024"), 1024);
+        assert_eq!(of("server -c 256 -c 512"), 512);
+        // Left to llama.cpp, or no number.
+        assert_eq!(of("server -c 0"), 7);
+        assert_eq!(of("server -c"), 7);
+        assert_eq!(of("server -m -c.gguf"), 7);
+        assert_eq!(of("-c 3"), 7);
+    }
 
     fn words(words: &[&str]) -> Vec<OsString> {
         words.iter().map(OsString::from).collect()

@@ -9,7 +9,7 @@ use indicatif::HumanBytes;
 use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
 pub use plan::Policies;
-use plan::{Machine, Policy, RoutingSequence, Strategies, Weight};
+use plan::{Machine, Policy, RoutingSequence, Strategies, Use, Wanted, Weight, choose::choose};
 use planfile::Plan;
 use rundir::Run;
 
@@ -20,7 +20,7 @@ pub const DEPTH: u32 = plan::choose::DEPTH;
 pub const CONTEXT_TOKENS: u32 = 2048;
 pub const MICRO_BATCH_TOKENS: u32 = 512;
 /// Program, threads and buffers besides those that are counted.
-const PROGRAM_BYTES: u64 = 48 << 20;
+pub const PROGRAM_BYTES: u64 = 48 << 20;
 /// Bytes of weights that a core computes with in a second, when nobody measured.
 const BYTES_PER_CORE_SECOND: f64 = 10e9;
 /// Of the disk's speed alone, what it gives while all cores compute: 2.5 to 3.0 of 3.3 GB/s
@@ -83,6 +83,34 @@ impl Question<'_> {
     }
 }
 
+impl Question<'_> {
+    /// The least memory with which every weight is kept, streamed or cached, so that none is
+    /// left to the page cache. `None` where no memory will do.
+    pub fn least_budget(&self) -> Option<u64> {
+        const STEP_BYTES: u64 = 1 << 20;
+        let is_enough = |weights_bytes: u64| {
+            let wanted = Wanted::new(weights_bytes, self.strategies);
+            let choice = choose(&self.weights, &wanted);
+            let is_looked_up = |&i: &usize| self.weights[i].usage == Use::Rows;
+            choice.mapped.iter().all(is_looked_up)
+        };
+        let all: u64 = self.weights.iter().map(|weight| weight.bytes).sum();
+        let (mut low, mut high) = (0, all.saturating_add(all / 8) + STEP_BYTES);
+        if !is_enough(high) {
+            return None;
+        }
+        while high - low > STEP_BYTES {
+            let middle = low + (high - low) / 2;
+            match is_enough(middle) {
+                true => high = middle,
+                false => low = middle,
+            }
+        }
+        let budget = self.other_bytes + feed::MARGIN_BYTES + high;
+        Some(budget.next_multiple_of(STEP_BYTES))
+    }
+}
+
 /// Of the memory for a whole program, what is for weights.
 pub fn weights_bytes(budget_bytes: u64, other_bytes: u64) -> u64 {
     budget_bytes
@@ -102,14 +130,89 @@ pub fn guessed_compute_seconds(model: &gguf::Model, threads: usize) -> f64 {
 
 /// Memory that a run needs besides weights: the KV cache, buffers and the program.
 pub fn other_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: u64) -> u64 {
-    let question = gguf::Question {
-        context_tokens: Some(context),
-        kv_type,
-        batch: 1,
+    Other::new(model, kv_type, context, batch).bytes()
+}
+
+/// Memory that a run needs besides weights, part by part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Other {
+    pub cache_bytes: u64,
+    pub buffer_bytes: u64,
+}
+
+impl Other {
+    /// With this many tokens of context, and of one graph.
+    pub fn new(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: u64) -> Other {
+        let question = gguf::Question {
+            context_tokens: Some(context),
+            kv_type,
+            batch: 1,
+        };
+        let summary = gguf::Summary::new(model, &question);
+        let row = summary.vocabulary.unwrap_or(0) + 16 * summary.embedding_length;
+        Other {
+            cache_bytes: summary.kv_cache.llama_cpp_bytes_at_context,
+            buffer_bytes: batch.saturating_mul(row).saturating_mul(4),
+        }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        PROGRAM_BYTES
+            .saturating_add(self.cache_bytes)
+            .saturating_add(self.buffer_bytes)
+    }
+
+    /// With what is kept free: weights get what is more.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.bytes().saturating_add(feed::MARGIN_BYTES)
+    }
+}
+
+/// A prompt that is computed in graphs of so many tokens is still fast where the disk is
+/// what is waited for.
+const SMALL_BATCH_TOKENS: u64 = 32;
+/// Savings below this are not worth a word.
+const MIN_SAVING_BYTES: u64 = 4 << 20;
+
+/// What would leave more memory for weights: flags of llama.cpp with what they free, and the
+/// memory that is enough for all of them. `context` and `batch` are what is asked for now;
+/// `needed` is the least context that will do.
+pub fn advice(
+    model: &gguf::Model,
+    (context, needed): (u64, u64),
+    batch: u64,
+    least_budget: Option<u64>,
+) -> String {
+    let now = Other::new(model, GgmlType::F16, context, batch);
+    let mut flags = Vec::new();
+    let mut add = |flag: String, after: Other| {
+        let saved = now.bytes().saturating_sub(after.bytes());
+        if saved >= MIN_SAVING_BYTES {
+            flags.push(format!("{flag} frees about {}", HumanBytes(saved)));
+        }
     };
-    let summary = gguf::Summary::new(model, &question);
-    let row = summary.vocabulary.unwrap_or(0) + 16 * summary.embedding_length;
-    summary.kv_cache.llama_cpp_bytes_at_context + batch * row * 4 + PROGRAM_BYTES
+    let fewer = SMALL_BATCH_TOKENS.min(batch);
+    add(
+        format!("--ubatch-size {fewer}"),
+        Other::new(model, GgmlType::F16, context, fewer),
+    );
+    let shorter = needed.min(context);
+    add(
+        format!("--ctx-size {shorter}"),
+        Other::new(model, GgmlType::F16, shorter, batch),
+    );
+    add(
+        "--cache-type-k q8_0 --cache-type-v q8_0".to_owned(),
+        Other::new(model, GgmlType::Q8_0, context, batch),
+    );
+    let memory = match least_budget {
+        Some(bytes) => format!("--memory {}M", bytes.div_ceil(1 << 20)),
+        None => "more --memory".to_owned(),
+    };
+    match flags.is_empty() {
+        true => memory,
+        false => format!("{}, or {memory}", flags.join(", ")),
+    }
 }
 
 /// Refuses a context that cannot fit: llama.cpp would be killed for lack of memory,

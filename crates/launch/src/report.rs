@@ -89,7 +89,10 @@ impl Report {
             self.prompt_tokens, self.generated_tokens
         );
         if let (Some(shares), Some(fed)) = (&self.shares, &self.fed) {
-            let mut parts = vec![format!("{} kept", HumanBytes(shares.pinned_bytes))];
+            let mut parts = vec![match shares.is_nothing_fed() {
+                true => "not fed".to_owned(),
+                false => format!("{} kept", HumanBytes(shares.pinned_bytes)),
+            }];
             if shares.streamed_bytes > 0 {
                 parts.push(format!(
                     "{} streamed through {}",
@@ -122,9 +125,9 @@ impl Report {
             }
             eprintln!("tensorscope: {}", parts.join(", "));
         }
-        if let (Some(predicted), Some(measured)) =
-            (self.predicted_tokens_per_second, self.tokens_per_second)
-        {
+        let is_fed = self.shares.is_none_or(|shares| !shares.is_nothing_fed());
+        let predicted = self.predicted_tokens_per_second.filter(|_| is_fed);
+        if let (Some(predicted), Some(measured)) = (predicted, self.tokens_per_second) {
             eprintln!(
                 "tensorscope: predicted {predicted:.2} tokens/s, measured {measured:.2} ({:+.0} %)",
                 (measured / predicted - 1.0) * 100.0

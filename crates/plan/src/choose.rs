@@ -42,9 +42,32 @@ pub struct Weight {
     pub bytes: u64,
     pub layer: Option<u32>,
     pub usage: Use,
+    /// Bytes of a row of a matrix that is only multiplied with: rows can be streamed a few
+    /// at a time. `None` where it is needed in one piece.
+    pub row_bytes: Option<u64>,
 }
 
 impl Weight {
+    /// Memory that the ring needs for one read of it, where `max_bytes` are offered: all of
+    /// it, or as many of its rows as fit.
+    pub fn ring_bytes(&self, max_bytes: u64, alignment_bytes: u64) -> u64 {
+        let whole = superset_bytes(self.bytes, alignment_bytes);
+        let rows = rows_per_piece(self.row_bytes.unwrap_or(0), max_bytes, alignment_bytes);
+        match (whole > max_bytes, rows, self.row_bytes) {
+            (true, Some(rows), Some(row_bytes)) => {
+                superset_bytes(rows * row_bytes, alignment_bytes).min(whole)
+            }
+            _ => whole,
+        }
+    }
+
+    /// The least that the ring needs for one read of it.
+    pub fn min_ring_bytes(&self, alignment_bytes: u64) -> u64 {
+        let whole = superset_bytes(self.bytes, alignment_bytes);
+        let row = self.row_bytes.map(|row| padded(row, alignment_bytes));
+        row.map_or(whole, |row| row.min(whole))
+    }
+
     /// Bytes that one token computes with.
     pub fn touched_bytes(&self) -> f64 {
         match self.usage {
@@ -139,6 +162,25 @@ pub fn superset_bytes(bytes: u64, alignment_bytes: u64) -> u64 {
     let alignment = alignment_bytes.max(1);
     let padded = bytes.saturating_add(alignment.saturating_mul(2));
     padded.div_ceil(alignment).saturating_mul(alignment)
+}
+
+/// At least as much as [`superset_bytes`] of so many bytes or fewer.
+fn padded(bytes: u64, alignment_bytes: u64) -> u64 {
+    bytes.saturating_add(alignment_bytes.max(1).saturating_mul(3))
+}
+
+/// Rows of a matrix that are read at once into at most `max_bytes`. `None` where not one fits.
+pub fn rows_per_piece(row_bytes: u64, max_bytes: u64, alignment_bytes: u64) -> Option<u64> {
+    /// Kernels take rows in blocks of so many at most.
+    const BLOCK_ROWS: u64 = 256;
+    let rows = max_bytes
+        .saturating_sub(padded(0, alignment_bytes))
+        .checked_div(row_bytes)?;
+    match rows {
+        0 => None,
+        1..BLOCK_ROWS => Some(rows),
+        _ => Some(rows / BLOCK_ROWS * BLOCK_ROWS),
+    }
 }
 
 /// The smallest ring that keeps the disk busy: half as much again as is in flight.
@@ -244,8 +286,13 @@ fn choose_with(weights: &[Weight], wanted: &Wanted, least_ring: u64) -> Choice {
         groups.extend([dense, experts]);
     }
     for group in groups {
-        let sizes: Vec<_> = group.iter().map(|&i| superset(i)).collect();
-        let split = split::split(&sizes, left, wanted, least_ring);
+        let ring = split::Ring::new(wanted, least_ring);
+        let size_of = |&i: &usize| split::Size {
+            bytes: superset(i),
+            ring_bytes: weights[i].ring_bytes(ring.max_piece_bytes(), wanted.alignment_bytes),
+        };
+        let sizes: Vec<_> = group.iter().map(size_of).collect();
+        let split = split::split(&sizes, left, wanted, &ring);
         left -= split.used_bytes;
         choice.ring_bytes += split.ring_bytes;
         for (&i, place) in group.iter().zip(&split.places) {

@@ -29,6 +29,7 @@ pub fn weights_of(model: &Model) -> Vec<Weight> {
             bytes: tensor.size_bytes,
             layer: tensor.meaning.layer,
             usage: usage_of(tensor, model.hyper(), tied),
+            row_bytes: row_bytes_of(tensor),
         })
         .collect()
 }
@@ -80,6 +81,14 @@ fn usage_of(tensor: &Tensor, hyper: &Hyperparameters, tied: bool) -> Use {
         };
     }
     experts_of(tensor, hyper).unwrap_or(Use::Whole)
+}
+
+/// Of a matrix, which the ops that read large ones only multiply with.
+fn row_bytes_of(tensor: &Tensor) -> Option<u64> {
+    let is_matrix = tensor.meaning.kind == Kind::Weight && tensor.ne[2..].iter().all(|&n| n == 1);
+    let rows = tensor.ne[1];
+    (is_matrix && rows > 1 && tensor.size_bytes.is_multiple_of(rows))
+        .then(|| tensor.size_bytes / rows)
 }
 
 /// The slices of a weight that are chosen by the router's numbers. Other stacks (groups

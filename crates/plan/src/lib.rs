@@ -44,6 +44,6 @@ pub use routing::{Policies, RoutingSequence};
 pub enum UnknownName {
     #[error("policy {0:?} is not known: lru, lfu or lfu_aged")]
     Policy(String),
-    #[error("`{0}` is no strategy: pin, stream, experts, all or none")]
+    #[error("`{0}` is not a strategy: pin, stream, experts, all or none")]
     Strategy(String),
 }

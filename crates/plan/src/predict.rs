@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::choose::{Choice, Use, Weight};
+use crate::choose::{Choice, RING_WEIGHTS, Use, Weight};
 use crate::machine::Machine;
 use simulate::{Need, Step};
 
@@ -182,9 +182,12 @@ pub fn why_not(
         ));
     }
     if !choice.does_something(weights) {
+        let memory = match memory {
+            0 => "no memory".to_owned(),
+            memory => size(memory),
+        };
         return Some(format!(
-            "nothing can be kept or streamed with {} for weights of {}",
-            size(memory),
+            "nothing can be kept or streamed with {memory} for weights of {}",
             size(predicted.weight_bytes)
         ));
     }
@@ -332,7 +335,7 @@ impl Load {
     }
 }
 
-/// Expected reads of one layer once its router has spoken.
+/// Expected reads of one layer once its router has chosen.
 struct Misses {
     /// Index of the weight that waits for the last of them.
     last_weight: usize,
@@ -374,7 +377,7 @@ fn layer_misses(
     layers
 }
 
-/// Bytes of a token that can be read only when a router has spoken.
+/// Bytes of a token that can be read only when a router has chosen.
 pub fn routed_bytes_per_token(
     weights: &[Weight],
     choice: &Choice,
@@ -426,14 +429,35 @@ fn steps(
             is_last: i == layer.last_weight,
         };
     }
-    weights
-        .iter()
-        .zip(needs)
-        .map(|(weight, need)| Step {
-            compute_seconds: compute * weight.touched_bytes() / touched.max(1.0),
+    let mut steps = Vec::with_capacity(weights.len());
+    for (weight, need) in weights.iter().zip(needs) {
+        let seconds = compute * weight.touched_bytes() / touched.max(1.0);
+        // What is streamed in pieces is computed with piece by piece.
+        let (pieces, need) = match need {
+            Need::Ring { bytes } => {
+                let pieces = pieces_of(weight, choice.ring_bytes);
+                let bytes = bytes / f64::from(pieces);
+                (pieces, Need::Ring { bytes })
+            }
+            need => (1, need),
+        };
+        let step = Step {
+            compute_seconds: seconds / f64::from(pieces),
             need,
-        })
-        .collect()
+        };
+        steps.extend(std::iter::repeat_n(step, pieces as usize));
+    }
+    steps
+}
+
+fn pieces_of(weight: &Weight, ring_bytes: u64) -> u32 {
+    /// More make no difference to the prediction.
+    const MAX_PIECES: u64 = 1000;
+    let piece_bytes = weight.ring_bytes(ring_bytes / RING_WEIGHTS, 1);
+    weight
+        .bytes
+        .div_ceil(piece_bytes.max(1))
+        .clamp(1, MAX_PIECES) as u32
 }
 
 fn taken_bytes(weights: &[Weight], choice: &Choice) -> u64 {
@@ -475,7 +499,7 @@ fn four_digits(value: f64) -> f64 {
 }
 
 /// `3.9 GiB`, `350.0 MiB`.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     let mut value = bytes as f64 / 1024.0;
     let mut unit = "KiB";
     for larger in ["MiB", "GiB", "TiB"] {

@@ -74,7 +74,7 @@ mod tests {
                 .parse::<Strategies>()
                 .unwrap_err()
                 .to_string(),
-            "`all-of-it` is no strategy: pin, stream, experts, all or none"
+            "`all-of-it` is not a strategy: pin, stream, experts, all or none"
         );
     }
 }

@@ -106,7 +106,9 @@ fn check_names(plan: &Plan, model: &gguf::Model) -> Result<(), PlanError> {
 
 fn check_ring(plan: &Plan, weights: &HashMap<String, Weight>) -> Result<(), PlanError> {
     let streamed = plan.stream.iter().filter_map(|name| weights.get(name));
-    let Some(largest) = streamed.max_by_key(|weight| weight.bytes) else {
+    let offered = plan.ring.bytes / RING_WEIGHTS;
+    let needed = |weight: &&Weight| weight.ring_bytes(offered, MIN_ALIGNMENT_BYTES);
+    let Some(largest) = streamed.max_by_key(needed) else {
         return Ok(());
     };
     if plan.ring.read_bytes == 0 {
@@ -115,12 +117,12 @@ fn check_ring(plan: &Plan, weights: &HashMap<String, Weight>) -> Result<(), Plan
     if plan.ring.depth == 0 {
         return wrong("ring.depth", "0 reads in flight read nothing");
     }
-    let needed = superset(largest.bytes).saturating_mul(RING_WEIGHTS);
-    if plan.ring.bytes < needed {
+    if plan.ring.bytes < needed(&largest).saturating_mul(RING_WEIGHTS) {
+        let least = largest.min_ring_bytes(MIN_ALIGNMENT_BYTES);
         return Err(PlanError::RingTooSmall {
             ring_bytes: plan.ring.bytes,
             name: largest.name.clone(),
-            needed_bytes: needed,
+            needed_bytes: least.saturating_mul(RING_WEIGHTS),
         });
     }
     Ok(())

@@ -161,8 +161,8 @@ pub enum PlanError {
         second: &'static str,
     },
     #[error(
-        "ring.bytes is {ring_bytes}, but to stream {name:?} the ring needs three times its \
-         size: {needed_bytes}"
+        "ring.bytes is {ring_bytes}, but to stream {name:?} the ring needs room for three pieces \
+         of it: at least {needed_bytes} bytes"
     )]
     RingTooSmall {
         ring_bytes: u64,

@@ -199,16 +199,19 @@ fn tensor_in_two_places_is_refused() {
 
 #[test]
 fn ring_that_could_deadlock_is_refused() {
-    // 32 * 32 numbers of 4 bytes, and 2 bytes for reading around them.
-    let needed = 3 * (4096 + 2);
+    // Rows of 32 numbers of 4 bytes, and 3 bytes for reading around them.
+    let needed = 3 * (128 + 3);
     assert_eq!(
         message(|plan| plan.ring.bytes = needed - 1),
         format!(
-            "ring.bytes is {}, but to stream \"blk.0.attn_q.weight\" the ring needs three \
-             times its size: {needed}",
+            "ring.bytes is {}, but to stream \"blk.0.attn_q.weight\" the ring needs room for \
+             three pieces of it: at least {needed} bytes",
             needed - 1
         )
     );
+    let (model, mut plan) = example();
+    plan.ring.bytes = needed;
+    plan.check(&model).unwrap();
     assert_eq!(
         message(|plan| plan.ring.read_bytes = 0),
         "ring.read_bytes: 0 bytes a read read nothing"

@@ -114,6 +114,7 @@ mod tests {
                 used: 1,
                 slice_bytes: 10,
             },
+            row_bytes: None,
         };
         vec![weight(3, "a"), weight(3, "b"), weight(5, "c")]
     }

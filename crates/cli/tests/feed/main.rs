@@ -1,6 +1,7 @@
 //! `tensorscope plan` and `tensorscope run`: models larger than their memory, through the
 //! program itself.
 
+mod memory;
 mod recorded;
 
 use std::{
@@ -392,19 +393,19 @@ fn bad_input_is_one_line() {
     check(&["run", "-m", &missing, "-p", "x"], "no such file");
     check(
         &["run", "-m", &dense, "-p", "x", "--memory", "5"],
-        "give at least 64M",
+        "are less than the program alone takes",
     );
     check(
         &["run", "-m", &dense, "-p", "x", "--memory", "fast"],
-        "is no size",
+        "is not a valid size",
     );
     check(
         &["run", "-m", &dense, "-p", "x", "--memory", "-1%"],
-        "no share",
+        "not a valid share",
     );
     check(
         &["run", "-m", &dense, "-p", "x", "--strategy", "magic"],
-        "is no strategy",
+        "is not a strategy",
     );
     check(
         &["run", "-m", &dense, "-p", "x", "--policy", "mru"],
@@ -412,11 +413,11 @@ fn bad_input_is_one_line() {
     );
     check(
         &["run", "-m", &dense, "-p", "x", "--inject", "fail=2"],
-        "no share",
+        "not a valid share",
     );
     check(
         &["run", "-m", &dense, "-p", "x", "--routing", "odd"],
-        "no distribution",
+        "not a distribution",
     );
     check(
         &["run", "-m", &dense, "-p", "x", "--plan", &missing],
@@ -434,7 +435,7 @@ fn bad_input_is_one_line() {
     );
     check(
         &["plan", &dense, "--memory", "1G", "--compute", "-1"],
-        "is no time",
+        "is not a valid time",
     );
 }
 

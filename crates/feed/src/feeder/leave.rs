@@ -22,8 +22,9 @@ impl Feeder {
         let is_right = ticks == self.schedule.steps;
         match (self.trust, is_right) {
             (Trust::NotYet, true) => {
-                // The pump has prepared for what was fed so far.
+                // The pump has prepared for what was fed so far, and so has the schedule.
                 self.trust = Trust::Given;
+                self.schedule = Schedule::default();
                 Ok(())
             }
             (Trust::NotYet, false) => {

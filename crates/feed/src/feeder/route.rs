@@ -160,7 +160,8 @@ impl Feeder {
             if is_in_slots {
                 let steps = routing.nodes.iter().filter(|node| node.weight.is_some());
                 for node in steps {
-                    self.origins.experts(node.step, &experts, cache.missing());
+                    let step = self.schedule.step_of_graph(node.step);
+                    self.origins.experts(step, &experts, cache.missing());
                 }
             }
         }
@@ -197,6 +198,7 @@ impl Feeder {
                 experts.wait(role)?;
                 let waited = begin.elapsed();
                 self.stats.waited_for_experts(waited);
+                let step = self.schedule.step_of_graph(step);
                 self.origins.waited(step, waited);
             }
         }

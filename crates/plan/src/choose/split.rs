@@ -1,6 +1,7 @@
 //! Weights that every token reads whole: which are pinned, which go through the ring.
 //!
-//! The ring holds three of its largest weight. Pinning everything above a threshold
+//! The ring holds three of its largest weight, or of the largest piece of one that can be
+//! read piece by piece. Pinning everything above a threshold
 //! makes it smaller and leaves more for pins, so the smallest ring is taken whose
 //! compulsory pins still fit. What is left is spread along the execution order, so that
 //! computing on pinned weights overlaps reading the others.
@@ -22,10 +23,18 @@ pub(super) struct Split {
     pub used_bytes: u64,
 }
 
-/// Splits weights of `sizes` (supersets, in execution order) within `bytes`.
-pub(super) fn split(sizes: &[u64], bytes: u64, wanted: &Wanted, least_ring: u64) -> Split {
-    let ring = Ring::new(wanted, least_ring);
-    let all: u128 = sizes.iter().map(|&size| u128::from(size)).sum();
+/// What a weight takes.
+#[derive(Clone, Copy)]
+pub(super) struct Size {
+    /// Pinned: its superset.
+    pub bytes: u64,
+    /// Of the ring, at a time: all of it, or its largest piece.
+    pub ring_bytes: u64,
+}
+
+/// Splits weights of `sizes` (in execution order) within `bytes`.
+pub(super) fn split(sizes: &[Size], bytes: u64, wanted: &Wanted, ring: &Ring) -> Split {
+    let all: u128 = sizes.iter().map(|size| u128::from(size.bytes)).sum();
     if wanted.strategies.pin && all <= u128::from(bytes) {
         return Split {
             places: vec![Place::Pinned; sizes.len()],
@@ -37,10 +46,10 @@ pub(super) fn split(sizes: &[u64], bytes: u64, wanted: &Wanted, least_ring: u64)
     let mut places = vec![Place::Mapped; sizes.len()];
     let mut pin_bytes = bytes;
     if wanted.strategies.stream
-        && let Some((largest, too_large)) = threshold(sizes, bytes, &ring, wanted.strategies.pin)
+        && let Some((largest, too_large)) = threshold(sizes, bytes, ring, wanted.strategies.pin)
     {
-        for (place, &size) in places.iter_mut().zip(sizes) {
-            if size <= largest {
+        for (place, size) in places.iter_mut().zip(sizes) {
+            if size.ring_bytes <= largest {
                 *place = Place::Streamed;
             } else if wanted.strategies.pin {
                 *place = Place::Pinned;
@@ -65,7 +74,7 @@ pub(super) fn split(sizes: &[u64], bytes: u64, wanted: &Wanted, least_ring: u64)
         .iter()
         .zip(&places)
         .filter(|&(_, &place)| place == Place::Streamed)
-        .map(|(&size, _)| size)
+        .map(|(size, _)| size.ring_bytes)
         .max();
     let ring_bytes = largest.map_or(0, |largest| ring.bytes(largest));
     Split {
@@ -75,12 +84,12 @@ pub(super) fn split(sizes: &[u64], bytes: u64, wanted: &Wanted, least_ring: u64)
     }
 }
 
-struct Ring {
+pub(super) struct Ring {
     least_bytes: u64,
 }
 
 impl Ring {
-    fn new(wanted: &Wanted, least_ring: u64) -> Ring {
+    pub(super) fn new(wanted: &Wanted, least_ring: u64) -> Ring {
         let alignment = wanted.alignment_bytes.max(1);
         let least = least_ring_bytes(wanted.read_bytes, wanted.depth).max(least_ring);
         Ring {
@@ -88,7 +97,12 @@ impl Ring {
         }
     }
 
-    /// For weights up to `largest`; none are streamed where that is 0.
+    /// Pieces up to this make it no larger.
+    pub(super) fn max_piece_bytes(&self) -> u64 {
+        self.least_bytes / RING_WEIGHTS
+    }
+
+    /// For weights and pieces up to `largest`; none are streamed where that is 0.
     fn bytes(&self, largest: u64) -> u64 {
         if largest == 0 {
             return 0;
@@ -99,21 +113,21 @@ impl Ring {
 
 /// The size up to which weights go through the ring, and the weights that fit nowhere:
 /// as few as possible, the largest first. None when there is no room for any ring.
-fn threshold(sizes: &[u64], bytes: u64, ring: &Ring, may_pin: bool) -> Option<(u64, Vec<usize>)> {
+fn threshold(sizes: &[Size], bytes: u64, ring: &Ring, may_pin: bool) -> Option<(u64, Vec<usize>)> {
     let mut descending: Vec<usize> = (0..sizes.len()).collect();
-    descending.sort_by_key(|&i| std::cmp::Reverse(sizes[i]));
+    descending.sort_by_key(|&i| std::cmp::Reverse((sizes[i].ring_bytes, sizes[i].bytes)));
     // above[k]: the k largest together.
     let mut above = vec![0u128];
     for &i in &descending {
-        above.push(above[above.len() - 1] + u128::from(sizes[i]));
+        above.push(above[above.len() - 1] + u128::from(sizes[i].bytes));
     }
     // The smallest feasible ring when the `dropped` largest are left in the file.
     let smallest = |dropped: usize| {
         let mut best: Option<(u64, u64)> = None;
         // Each distinct size as the threshold, from the largest down, then none at all.
         for first in dropped..=sizes.len() {
-            let largest = descending.get(first).map_or(0, |&i| sizes[i]);
-            if first > dropped && largest == sizes[descending[first - 1]] {
+            let largest = descending.get(first).map_or(0, |&i| sizes[i].ring_bytes);
+            if first > dropped && largest == sizes[descending[first - 1]].ring_bytes {
                 continue;
             }
             let compulsory = above[first] - above[dropped];
@@ -147,15 +161,15 @@ fn threshold(sizes: &[u64], bytes: u64, ring: &Ring, may_pin: bool) -> Option<(u
 
 /// Pins `bytes` of the candidates by error diffusion, then fills what is left with the
 /// largest that still fit.
-fn spread(places: &mut [Place], sizes: &[u64], candidate: Place, bytes: u64) {
+fn spread(places: &mut [Place], sizes: &[Size], candidate: Place, bytes: u64) {
     let candidates: Vec<usize> = (0..sizes.len())
         .filter(|&i| places[i] == candidate)
         .collect();
-    let all: u128 = candidates.iter().map(|&i| u128::from(sizes[i])).sum();
+    let all: u128 = candidates.iter().map(|&i| u128::from(sizes[i].bytes)).sum();
     let mut seen = 0u128;
     let mut pinned = 0u128;
     for &i in &candidates {
-        let size = u128::from(sizes[i]);
+        let size = u128::from(sizes[i].bytes);
         seen += size;
         let due = u128::from(bytes).min(all) as f64 * (seen as f64 / all.max(1) as f64);
         let fits = pinned + size <= u128::from(bytes);
@@ -169,20 +183,20 @@ fn spread(places: &mut [Place], sizes: &[u64], candidate: Place, bytes: u64) {
         .into_iter()
         .filter(|&i| places[i] == candidate)
         .collect();
-    rest.sort_by_key(|&i| std::cmp::Reverse(sizes[i]));
+    rest.sort_by_key(|&i| std::cmp::Reverse(sizes[i].bytes));
     for i in rest {
-        if sizes[i] <= left {
-            left -= sizes[i];
+        if sizes[i].bytes <= left {
+            left -= sizes[i].bytes;
             places[i] = Place::Pinned;
         }
     }
 }
 
-fn pinned_bytes(places: &[Place], sizes: &[u64]) -> u64 {
+fn pinned_bytes(places: &[Place], sizes: &[Size]) -> u64 {
     places
         .iter()
         .zip(sizes)
         .filter(|&(&place, _)| place == Place::Pinned)
-        .map(|(_, &size)| size)
+        .map(|(_, size)| size.bytes)
         .sum()
 }

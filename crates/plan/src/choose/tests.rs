@@ -27,6 +27,7 @@ fn whole(name: &str, bytes: u64, layer: Option<u32>) -> Weight {
         bytes,
         layer,
         usage: Use::Whole,
+        row_bytes: None,
     }
 }
 
@@ -293,6 +294,52 @@ fn layers_of_different_size_share_pools_of_the_larger() {
     }
 }
 
+/// Gemma 3 270M: an output head of 160 MB beside layers of 3 MB.
+#[test]
+fn head_larger_than_the_memory_is_streamed_in_pieces() {
+    const ROW: u64 = 640;
+    let mut weights: Vec<Weight> = (0..18)
+        .map(|layer| whole("ffn", 3 * MIB, Some(layer)))
+        .collect();
+    weights.push(Weight {
+        row_bytes: Some(ROW),
+        ..whole("head", 262_144 * ROW, None)
+    });
+    let wanted = wanted(64 * MIB, ALL);
+    let choice = choose(&weights, &wanted);
+    assert!(choice.streamed.contains(&18), "{choice:?}");
+    assert!(choice.mapped.is_empty(), "{choice:?}");
+    assert!(resident(&weights, &choice, &wanted) <= 64 * MIB);
+    // In one piece it has no place.
+    weights[18].row_bytes = None;
+    let choice = choose(&weights, &wanted);
+    assert_eq!(choice.mapped, [18]);
+}
+
+#[test]
+fn pieces_are_rows_that_fit() {
+    let matrix = |bytes, row_bytes| Weight {
+        row_bytes,
+        ..whole("matrix", bytes, None)
+    };
+    // Whole, where that fits.
+    assert_eq!(
+        matrix(MIB, Some(1000)).ring_bytes(2 * MIB, 4096),
+        MIB + 8192
+    );
+    let piece = matrix(100 * MIB, Some(1000)).ring_bytes(MIB, 4096);
+    // 1036 rows fit; four blocks of 256 are read.
+    assert_eq!(piece, (1_024_000u64 + 8192).next_multiple_of(4096));
+    assert_eq!(rows_per_piece(1000, MIB, 4096), Some(1024));
+    assert_eq!(rows_per_piece(100_000, MIB, 4096), Some(10));
+    // Not even one row; then all of it.
+    assert_eq!(rows_per_piece(MIB, MIB, 4096), None);
+    assert_eq!(rows_per_piece(0, MIB, 4096), None);
+    let weight = matrix(10 * MIB, Some(2 * MIB));
+    assert_eq!(weight.ring_bytes(MIB, 4096), 10 * MIB + 8192);
+    assert_eq!(weight.min_ring_bytes(4096), 2 * MIB + 12288);
+}
+
 #[test]
 fn contiguous_layers_share_a_pool() {
     let pools: Vec<usize> = (0..7).map(|index| pool_of(index, 7, 3)).collect();
@@ -319,6 +366,10 @@ fn any_weight() -> impl Strategy<Value = Weight> {
                     slice_bytes: bytes / u64::from(count),
                 },
                 ..whole("exps", bytes, Some(layer))
+            },
+            4..=7 => Weight {
+                row_bytes: Some(1 + bytes / 1000),
+                ..whole("matrix", bytes, Some(layer))
             },
             _ => whole("whole", bytes, Some(layer)),
         }
@@ -361,8 +412,9 @@ proptest! {
         }
         prop_assert!(resident(&weights, &choice, &wanted) <= wanted.weights_bytes);
 
-        let superset = |i: &usize| superset_bytes(weights[*i].bytes, wanted.alignment_bytes);
-        let largest = choice.streamed.iter().map(superset).max();
+        let offered = choice.ring_bytes / RING_WEIGHTS;
+        let in_ring = |i: &usize| weights[*i].ring_bytes(offered, wanted.alignment_bytes);
+        let largest = choice.streamed.iter().map(in_ring).max();
         match largest {
             Some(largest) => {
                 prop_assert!(choice.ring_bytes >= RING_WEIGHTS * largest);

@@ -14,6 +14,7 @@ fn whole(bytes: u64) -> Weight {
         bytes,
         layer: None,
         usage: Use::Whole,
+        row_bytes: None,
     }
 }
 
