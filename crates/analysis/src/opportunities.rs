@@ -56,7 +56,7 @@ pub struct StrategyOutlook {
     pub strategy: Strategy,
     /// `None` where the strategy does not apply or does not fit.
     pub disk_bytes_per_token: Option<u64>,
-    /// Of these, bytes whose address is known only when the router has spoken.
+    /// Of these, bytes whose address is known only when the router has chosen.
     pub routed_bytes_per_token: u64,
     pub nanos_per_token: Option<u64>,
     pub tokens_per_second: Option<f64>,

@@ -133,7 +133,7 @@ fn routing_choice(text: &str) -> Result<String, String> {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds.is_finite() => Ok(seconds),
-        _ => Err(format!("`{text}` is no number of seconds")),
+        _ => Err(format!("`{text}` is not a number of seconds")),
     }
 }
 

@@ -156,9 +156,9 @@ impl Measured {
                 i.high * 100.0
             )
         };
-        println!("passed on again  {}", percent(self.control));
-        println!("recorded         {}", percent(self.recorded));
-        println!("inside us        {:.3} %", self.direct.median * 100.0);
+        println!("passed on again     {}", percent(self.control));
+        println!("recorded            {}", percent(self.recorded));
+        println!("inside tensorscope  {:.3} %", self.direct.median * 100.0);
     }
 
     fn as_json(&self) -> serde_json::Value {

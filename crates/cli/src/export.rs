@@ -247,7 +247,7 @@ fn animate(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
 }
 
 fn token_range(text: &str) -> Result<(u64, u64), String> {
-    let wrong = || format!("`{text}` is no range; write for instance 3-20");
+    let wrong = || format!("`{text}` is not a valid range; write for instance 3-20");
     let (from, to) = text.split_once('-').ok_or_else(wrong)?;
     match (from.parse(), to.parse()) {
         (Ok(from), Ok(to)) if from <= to => Ok((from, to)),
@@ -262,7 +262,7 @@ fn title(run: &Run) -> String {
 }
 
 fn eval_range(text: &str) -> Result<Range<u64>, String> {
-    let wrong = || format!("`{text}` is no range; write for instance 10..20");
+    let wrong = || format!("`{text}` is not a valid range; write for instance 10..20");
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let (from, to) = (
         from.parse().map_err(|_| wrong())?,

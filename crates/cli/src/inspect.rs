@@ -191,9 +191,12 @@ fn lookup(
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let file = match &place.file {
-        Some(name) => model
-            .file_index(name)
-            .with_context(|| format!("--lookup: {name} is no file of {}", props.model.display()))?,
+        Some(name) => model.file_index(name).with_context(|| {
+            format!(
+                "--lookup: {name} is not a file of {}",
+                props.model.display()
+            )
+        })?,
         None => opened_file(model, &props.model),
     };
     let about = &model.files()[file];

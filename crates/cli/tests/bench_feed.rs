@@ -102,8 +102,8 @@ fn bad_requests_get_one_line_and_exit_2() {
             );
         }
     };
-    check("m.gguf --memory 5000%", &["`5000%` is no share"]);
-    check("m.gguf --memory 50%,much", &["`much` is no size"]);
+    check("m.gguf --memory 5000%", &["`5000%` is not a valid share"]);
+    check("m.gguf --memory 50%,much", &["`much` is not a valid size"]);
     check("m.gguf", &["--memory"]);
     check(
         "m.gguf --memory 50% --modes turbo",
@@ -112,7 +112,7 @@ fn bad_requests_get_one_line_and_exit_2() {
     check("m.gguf --memory 50% --modes experts", &["has no experts"]);
     check(
         "m.gguf --memory 50% --routing x",
-        &["`x` is no distribution", "router"],
+        &["`x` is not a distribution", "router"],
     );
     check("m.gguf --memory 50% -n 1", &["1 is not in 3.."]);
     check("m.gguf --memory 50% -o p.pdf", &["p.pdf", ".svg or .png"]);

@@ -263,7 +263,7 @@ fn bad_flags_are_refused_in_one_line() {
     );
     check(
         &["m.gguf", "--lookup", "0@other.gguf"],
-        "tensorscope: --lookup: other.gguf is no file of m.gguf",
+        "tensorscope: --lookup: other.gguf is not a file of m.gguf",
     );
     check(
         &["m.gguf", "--kv-type", "q6_K"],

@@ -51,7 +51,7 @@ impl Default for ContextProps {
     }
 }
 
-/// `ggml_backend_sched_eval_callback`, for measuring the naive way of tracing.
+/// `ggml_backend_sched_eval_callback`, to measure a plain eval callback beside us.
 pub type EvalCallback = (
     unsafe extern "C" fn(*mut sys::ggml_tensor, bool, *mut std::ffi::c_void) -> bool,
     *mut std::ffi::c_void,

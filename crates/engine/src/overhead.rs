@@ -29,18 +29,23 @@ pub enum Mode {
     Record,
     /// An evaluation callback that splits the graph at every node and writes a
     /// 64-byte record per operand.
-    Naive,
+    EvalCallback,
 }
 
 impl Mode {
-    pub const ALL: [Mode; 4] = [Mode::NoHooks, Mode::NoHooksAgain, Mode::Record, Mode::Naive];
+    pub const ALL: [Mode; 4] = [
+        Mode::NoHooks,
+        Mode::NoHooksAgain,
+        Mode::Record,
+        Mode::EvalCallback,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Mode::NoHooks => "no_hooks",
             Mode::NoHooksAgain => "no_hooks_again",
             Mode::Record => "record",
-            Mode::Naive => "naive_cb_eval",
+            Mode::EvalCallback => "eval_callback",
         }
     }
 }
@@ -92,15 +97,15 @@ pub fn measure(
     let mut recording =
         Recording::start(model, log_directory, Box::new(|_| {})).map_err(log_error)?;
     recording.recorder().time_itself();
-    let mut naive = Box::new(NaiveLog {
+    let mut log = Box::new(CallbackLog {
         records: vec![[0; 8]; 1 << 20],
         next: 0,
     });
     let mut lanes = Vec::new();
     for mode in Mode::ALL {
-        let callback = (mode == Mode::Naive).then_some((
-            naive_callback as unsafe extern "C" fn(_, _, _) -> _,
-            (&raw mut *naive).cast::<c_void>(),
+        let callback = (mode == Mode::EvalCallback).then_some((
+            eval_callback as unsafe extern "C" fn(_, _, _) -> _,
+            (&raw mut *log).cast::<c_void>(),
         ));
         let context = Context::with_callback(model, props.clone(), callback)?;
         lanes.push(Lane {
@@ -236,12 +241,12 @@ impl Lane<'_> {
 
 /// What the obvious implementation would do: stop at each node, write a record
 /// for each operand.
-struct NaiveLog {
+struct CallbackLog {
     records: Vec<[u64; 8]>,
     next: usize,
 }
 
-unsafe extern "C" fn naive_callback(
+unsafe extern "C" fn eval_callback(
     node: *mut sys::ggml_tensor,
     ask: bool,
     data: *mut c_void,
@@ -251,7 +256,7 @@ unsafe extern "C" fn naive_callback(
     }
     // SAFETY: `measure` passes a log that outlives the context; llama.cpp calls
     // from the thread that decodes, with a live node.
-    let (log, node) = unsafe { (&mut *data.cast::<NaiveLog>(), &*node) };
+    let (log, node) = unsafe { (&mut *data.cast::<CallbackLog>(), &*node) };
     let now = now_nanos();
     for operand in node
         .src

@@ -1,4 +1,4 @@
-//! Shapes that fit badly: dimensions that are no multiple of what quantisation
+//! Dimensions that do not match block sizes: no multiple of what quantisation
 //! blocks, vector units or matrix tiles want, each with its number.
 
 use serde::Serialize;

@@ -393,7 +393,7 @@ impl<S: ReadAt + ?Sized> Parser<'_, S> {
         };
         let reason = match entry.value {
             Value::U32(bytes) if bytes.is_power_of_two() => return Ok(bytes),
-            Value::U32(bytes) => format!("{ALIGNMENT_KEY} is {bytes}, which is no power of two"),
+            Value::U32(bytes) => format!("{ALIGNMENT_KEY} is {bytes}, which is not a power of two"),
             ref other => format!(
                 "{ALIGNMENT_KEY} has type {}, must be u32",
                 other.type_name()

@@ -84,7 +84,7 @@ impl TensorSpec {
         }
         if self.dims.is_empty() || self.dims.len() > MAX_DIMS || self.dims.contains(&0) {
             return invalid(format!(
-                "{:?} is no shape of 1 to {MAX_DIMS} positive dimensions",
+                "{:?} is not a shape of 1 to {MAX_DIMS} positive dimensions",
                 self.dims
             ));
         }
@@ -252,7 +252,7 @@ impl Layout {
             .iter()
             .find(|f| f.path.exists() && !f.path.is_file())
         {
-            let why = format!("{}: exists and is no regular file", file.path.display());
+            let why = format!("{}: exists and is not a regular file", file.path.display());
             return Err(WriteError::Invalid(why));
         }
         let mut finished = Vec::with_capacity(self.files.len());

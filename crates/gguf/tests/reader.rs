@@ -102,11 +102,11 @@ fn bad_headers_are_refused_with_offset_and_reason() {
     );
     check(
         b().u32("general.alignment", 48),
-        "53: general.alignment is 48, which is no power of two",
+        "53: general.alignment is 48, which is not a power of two",
     );
     check(
         b().u32("general.alignment", 0),
-        "53: general.alignment is 0, which is no power of two",
+        "53: general.alignment is 0, which is not a power of two",
     );
     check(
         b().str("general.alignment", "x"),

@@ -130,7 +130,7 @@ mod tests {
             let error = Filter::from_pairs([(key, value)].into_iter()).unwrap_err();
             assert_eq!(error, message);
         };
-        check("layer", "x", "layer: \"x\" is no number");
+        check("layer", "x", "layer: \"x\" is not a number");
         check(
             "tokens",
             "9-3",

@@ -312,7 +312,7 @@ fn one_of<T: Copy>(pairs: Pairs, key: &str, choices: &[(&str, T)]) -> Result<T, 
 }
 
 pub(crate) fn not_a_number(key: &str, value: impl Display) -> String {
-    format!("{key}: {} is no number", quoted(value))
+    format!("{key}: {} is not a number", quoted(value))
 }
 
 /// Short and without control characters: it comes from an address.

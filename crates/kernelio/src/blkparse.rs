@@ -139,7 +139,7 @@ fn parse(line: &str) -> Result<Option<Event>, String> {
     let sectors = field()?;
     let number = |text: &str, what: &str| {
         text.parse::<u64>()
-            .map_err(|_| format!("{what} is no number: `{}`", text.escape_debug()))
+            .map_err(|_| format!("{what} is not a number: `{}`", text.escape_debug()))
     };
     let bytes = number(sectors, "the number of sectors")?
         .checked_mul(SECTOR_BYTES)
@@ -155,7 +155,7 @@ fn parse(line: &str) -> Result<Option<Event>, String> {
     Ok(Some(Event {
         device,
         nanos: parse_time(time)
-            .ok_or_else(|| format!("the time is no time: `{}`", time.escape_debug()))?,
+            .ok_or_else(|| format!("the time is not valid: `{}`", time.escape_debug()))?,
         pid: u32::try_from(number(pid, "the process")?)
             .map_err(|_| format!("the process is too large: `{pid}`"))?,
         action,
@@ -239,11 +239,11 @@ CPU0 (sda):
         };
         check(
             "8,0 3 1 0.5 697 D R 1 + 1 [a]",
-            "line 14: the time is no time: `0.5`",
+            "line 14: the time is not valid: `0.5`",
         );
         check(
             "8,0 3 1 0.000000005 697 D R 1 + x [a]",
-            "line 14: the number of sectors is no number: `x`",
+            "line 14: the number of sectors is not a number: `x`",
         );
         check(
             "8,0 3 1 0.000000005 697 D R 111111111111446980 + 1 [a]",

@@ -44,7 +44,7 @@ impl Parameters {
             if !keys.contains(&&*key) && !FILTER_KEYS.contains(&&*key) {
                 let known = [keys, &FILTER_KEYS].concat();
                 return Err(bad(format!(
-                    "{} is no parameter here; use {}",
+                    "{} is not a parameter here; use {}",
                     quoted(&key),
                     known.join(", ")
                 )));
@@ -133,7 +133,7 @@ pub(crate) fn number(key: &str, text: &str) -> Result<u64, Refusal> {
     match text.parse::<u64>() {
         Ok(value) if is_digits && value <= MAX_EXACT => Ok(value),
         _ => Err(bad(format!(
-            "{key}: {} is no whole number from 0 to 2^53; give digits only",
+            "{key}: {} is not a whole number from 0 to 2^53; give digits only",
             quoted(text)
         ))),
     }

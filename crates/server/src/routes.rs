@@ -126,7 +126,7 @@ async fn sql(
         }
     })?;
     let text = String::from_utf8(body.to_vec())
-        .map_err(|_| Refusal::BadInput("the query is no UTF-8".to_owned()))?;
+        .map_err(|_| Refusal::BadInput("the query is not UTF-8".to_owned()))?;
     let is_unwanted = Arc::new(AtomicBool::new(false));
     // Dropped with this future: when it is done, or when the one who asked has gone.
     let _unwanted = SetOnDrop(is_unwanted.clone());
@@ -155,7 +155,7 @@ impl Drop for SetOnDrop {
 fn run_number(text: &str) -> Result<u64, Refusal> {
     number("run", text).map_err(|_| {
         Refusal::Missing(format!(
-            "{} is no run; runs are counted from 0, see api/runs",
+            "{} is not a run; runs are counted from 0, see api/runs",
             quoted(text)
         ))
     })

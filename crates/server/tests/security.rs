@@ -137,7 +137,7 @@ fn no_path_reaches_a_file() {
     for path in ["api/%2e%2e/info", "api/0/..%2f..%2fmetadata.json"] {
         let reply = server.get(path);
         assert_eq!(reply.status, 404, "{path}");
-        assert!(reply.error().contains(" is no run") || reply.error().contains("a run has no"));
+        assert!(reply.error().contains(" is not a run") || reply.error().contains("a run has no"));
     }
 }
 

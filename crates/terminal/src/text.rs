@@ -6,7 +6,8 @@ pub use support::text::grouped;
 
 /// `4096`, `128K`, `1.5G`: bytes, in powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no size; write for instance 4096, 128K, 512M or 1.5G");
+    let wrong =
+        || format!("`{text}` is not a valid size; write for instance 4096, 128K, 512M or 1.5G");
     let (number, unit) = match text.trim_end_matches(['B', 'i', 'b']) {
         rest if rest.ends_with(|c: char| c.is_ascii_alphabetic()) => rest.split_at(rest.len() - 1),
         rest => (rest, ""),
@@ -29,7 +30,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 
 /// `90`, `90s`, `1.5m`, `200ms`, `1h`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time; write for instance 90s, 5m, 1h or 200ms");
+    let wrong = || format!("`{text}` is not a valid time; write for instance 90s, 5m, 1h or 200ms");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {
         "" | "s" => 1.0,

@@ -123,7 +123,7 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     match percent.trim().parse::<f64>() {
         Ok(percent) if (0.1..=100.0).contains(&percent) => Ok(Budget::Share(percent / 100.0)),
         _ => Err(format!(
-            "`{text}` is no share of the weights: write 0.1% to 100%, or a size like 4G"
+            "`{text}` is not a valid share of the weights: write 0.1% to 100%, or a size like 4G"
         )),
     }
 }

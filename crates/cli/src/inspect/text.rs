@@ -10,7 +10,7 @@ use gguf::{HeadRows, Model, Owner, Summary};
 pub fn write_summary(model: &Model, summary: &Summary, out: &mut impl Write) -> io::Result<()> {
     write_facts(model, summary, out)?;
     if !summary.misfits.is_empty() {
-        writeln!(out, "\nshapes that fit badly")?;
+        writeln!(out, "\ndimensions that do not match block sizes")?;
         for misfit in &summary.misfits {
             writeln!(out, "  {misfit}")?;
         }

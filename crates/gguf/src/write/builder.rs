@@ -130,7 +130,7 @@ impl MetadataBuilder {
             None => Ok(DEFAULT_ALIGNMENT_BYTES),
             Some(bytes) if bytes.is_power_of_two() => Ok(u64::from(bytes)),
             Some(bytes) => Err(WriteError::Invalid(format!(
-                "an alignment of {bytes} bytes is no power of two"
+                "an alignment of {bytes} bytes is not a power of two"
             ))),
         }
     }

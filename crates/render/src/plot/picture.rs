@@ -17,7 +17,7 @@ use resvg::{
 /// Why there is no PNG.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
-    #[error("the picture is no SVG: {0}")]
+    #[error("the picture is not an SVG: {0}")]
     Svg(#[from] usvg::Error),
     #[error("a picture of {width_px} × {height_px} pixels is too large; ask for a smaller scale")]
     TooLarge { width_px: f32, height_px: f32 },
