@@ -45,7 +45,7 @@ const PNG_SCALE: f32 = 3.0;
 
 /// Ways of running a model larger than memory, compared: stock llama.cpp and each strategy
 ///
-/// Every run is a process of its own in a memory group of its own, with a cold page cache;
+/// Every run is a process of its own in a memory cgroup of its own, with a cold page cache;
 /// modes and budgets take turns, and the disk is measured between the runs (after one that was
 /// fed, for as long as that read). `stock` is
 /// llama.cpp as it is; `stock-best` has the read-ahead and the advice to the kernel that a

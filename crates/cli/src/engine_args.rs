@@ -71,12 +71,12 @@ pub struct EngineArgs {
     #[arg(short, long = "ctx-size", alias = "ctx", value_name = "N")]
     pub context: Option<u32>,
 
-    /// Most tokens of one batch
+    /// Max tokens of one batch
     #[arg(short, long = "batch-size", alias = "batch", value_name = "N", default_value_t = 2048,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub batch: u32,
 
-    /// Most tokens of one graph evaluation [default: 512; fed, no more than the prompt has]
+    /// Max tokens of one graph evaluation [default: 512; fed, no more than the prompt has]
     #[arg(long = "ubatch-size", alias = "ubatch", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub micro_batch: Option<u32>,

@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(short, long = "ctx-size", value_name = "N", default_value_t = planning::CONTEXT_TOKENS)]
     context: u32,
 
-    /// Most tokens of one graph evaluation, which decides on buffers
+    /// Max tokens of one graph evaluation, which decides on buffers
     #[arg(long = "ubatch-size", value_name = "N", default_value_t = planning::MICRO_BATCH_TOKENS)]
     micro_batch: u32,
 

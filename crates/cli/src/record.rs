@@ -112,9 +112,6 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = terminal::text::size)]
     max_size: Option<u64>,
 
-    #[command(flatten)]
-    underneath: UnderneathArgs,
-
     /// Feed the weights while recording (see `tensorscope run`), within --memory: pin, stream,
     /// experts, or all [default: all]
     #[arg(long, value_name = "LIST", num_args = 0..=1, require_equals = true,
@@ -136,6 +133,9 @@ pub struct Args {
     /// Print no progress and no closing line
     #[arg(short, long)]
     quiet: bool,
+
+    #[command(flatten)]
+    underneath: UnderneathArgs,
 
     /// Program to run and record, with its arguments
     #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = OF_ENGINE)]

@@ -359,7 +359,7 @@ pub fn decide(
     }))
 }
 
-/// Into a memory group of the budget's size, where we may make one.
+/// Into a memory cgroup of the budget's size, where we may make one.
 fn enter(args: &Args, budget_bytes: u64) -> anyhow::Result<Option<MemoryLimit>> {
     if args.memory.is_none() || args.no_limit {
         return Ok(None);

@@ -146,7 +146,7 @@ fn tensorscope(folder: &Path, arguments: &str) -> Output {
         .unwrap()
 }
 
-/// None where this machine gives us no memory groups.
+/// None where this machine gives us no memory cgroups.
 fn outcome(output: &Output) -> Option<Value> {
     if stderr(output).contains("a memory limit") {
         assert_eq!(output.status.code(), Some(2));

@@ -5,7 +5,7 @@
 //! cargo run --release -p kernelio --example recording_cost -- [MIB] [LIMIT_MIB] [PAIRS] [random] [minor] [only-faults | only-io]
 //! ```
 //!
-//! This process enters a memory group of LIMIT_MIB, maps a file of MIB, and two
+//! This process enters a memory cgroup of LIMIT_MIB, maps a file of MIB, and two
 //! threads read it in stretches of the same work, with and without recording in turn,
 //! so that each pair has the same disk and neighbours. The work is every page
 //! from front to back, as decoding a dense model reads it, or with `random` pages in

@@ -1,4 +1,4 @@
-//! Folders of the kernel that must not outlive us: memory groups and instances of
+//! Folders of the kernel that must not outlive us: memory cgroups and instances of
 //! tracefs. They are named `tensorscope-PID`, and a process removes each after our
 //! end, however we ended.
 //!

@@ -25,7 +25,7 @@
 //!
 //! What it deliberately does not do: write to any file but the three logs, or
 //! print. The settings of the machine stay as they are, but for what is asked for:
-//! a memory group ([`pressure`]) and an instance of tracefs ([`block`]), which are
+//! a memory cgroup ([`pressure`]) and an instance of tracefs ([`block`]), which are
 //! removed whatever happens, and a tracefs that is not mounted is mounted where it
 //! belongs. What the ceilings mean is in docs/ceilings.md.
 

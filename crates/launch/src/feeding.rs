@@ -4,7 +4,7 @@
 //! 1. The model is looked for among the program's arguments. One that fits the budget
 //!    is not fed: the program runs as it is.
 //! 2. A folder gets the settings (`feed::settings`), and the program the preload
-//!    library (crate `agent`), in a memory group of the budget's size.
+//!    library (crate `agent`), in a memory cgroup of the budget's size.
 //! 3. The processes that were fed leave reports in the folder, of which the closing
 //!    lines are made.
 //!
@@ -59,7 +59,7 @@ pub struct FeedProps {
     pub always: bool,
     /// Drop the model's cached pages first.
     pub cold: bool,
-    /// Make no memory group of the budget's size.
+    /// Make no memory cgroup of the budget's size.
     pub no_limit: bool,
     pub quiet: bool,
 }
@@ -152,7 +152,7 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    /// Into a memory group of the budget's size, where we may make one.
+    /// Into a memory cgroup of the budget's size, where we may make one.
     pub(crate) fn confine(&self, command: &mut Command) -> Option<MemoryLimit> {
         let is_asked_for = self.props.memory.is_some() || self.props.plan.is_some();
         if !is_asked_for || self.props.no_limit {

@@ -21,7 +21,7 @@ pub struct Report {
     /// By the median token.
     pub tokens_per_second: Option<f64>,
     pub bytes_read_per_token: Option<f64>,
-    /// Of the memory group.
+    /// Of the memory cgroup.
     pub peak_bytes: Option<u64>,
     pub limit_bytes: Option<u64>,
     pub oom_kills: Option<u64>,

@@ -22,7 +22,7 @@ use terminal::text::{grouped, size};
 const MIN_MEMORY_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Underneath")]
+#[command(next_help_heading = "Page faults, disk and memory")]
 pub struct UnderneathArgs {
     /// Record page faults with address and time: major ones, or all [default: major]
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "major")]

@@ -95,7 +95,7 @@ pub enum Budget {
 }
 
 impl Budget {
-    /// The limit of the memory group, for weights of so many bytes and `other_bytes`
+    /// The limit of the memory cgroup, for weights of so many bytes and `other_bytes`
     /// besides.
     pub fn limit_bytes(self, weight_bytes: u64, other_bytes: u64) -> u64 {
         match self {

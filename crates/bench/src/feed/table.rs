@@ -36,7 +36,7 @@ pub fn text(outcome: &Outcome) -> String {
 
 fn head(outcome: &Outcome) -> String {
     let mut text = format!(
-        "{}: {} of weights, {} besides; {} tokens, {}, cold cache, each run in its own memory group\n\
+        "{}: {} of weights, {} besides; {} tokens, {}, cold cache, each run in its own memory cgroup\n\
          a share of memory is of the weights; what a run needs besides comes on top, and the limit is the same for all modes\n",
         outcome.model,
         HumanBytes(outcome.weight_bytes),

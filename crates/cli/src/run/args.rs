@@ -22,7 +22,7 @@ use crate::engine_args::{EngineArgs, OF_ENGINE};
 /// must map the model (the default).
 ///
 /// A read that fails is asked for again; one that stays bad ends the generation with a
-/// line, never with wrong numbers.
+/// message, never with wrong numbers.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<Policy>,
 
-    /// Do not make a memory group of the budget's size
+    /// Do not make a memory cgroup of the budget's size
     #[arg(long)]
     pub no_limit: bool,
 

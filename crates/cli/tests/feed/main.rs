@@ -106,7 +106,7 @@ fn assert_same(expected: &Value, got: &Value) {
     assert_eq!(number(expected, "/generated_tokens"), 8);
 }
 
-/// Where memory groups can be made, the peak was measured.
+/// Where memory cgroups can be made, the peak was measured.
 fn assert_within_budget(report: &Value) {
     if let Some(peak) = report["peak_bytes"].as_u64() {
         assert!(peak <= number(report, "/limit_bytes"), "{report}");

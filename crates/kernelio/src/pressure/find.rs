@@ -1,4 +1,4 @@
-//! Which memory group we are in, and where a new one can be made.
+//! Which memory cgroup we are in, and where a new one can be made.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -77,7 +77,7 @@ pub fn plot(speeds: &FeedSpeeds) -> Option<Svg> {
         ));
     }
     let title = format!("Speed against memory: {}", speeds.model);
-    let caption = "Tokens per second against the memory that weights are given, median and spread over repeats; every way runs in a memory group of the same size, with a cold cache.";
+    let caption = "Tokens per second against the memory that weights are given, median and spread over repeats; every way runs in a memory cgroup of the same size, with a cold cache.";
     Some(lines(HEIGHT_PX, &x, &y, &drawn).finish(&title, caption))
 }
 
