@@ -173,7 +173,7 @@ fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
             text.push_str(&format!("\nnot used: {}: {}", refused.method, refused.why));
         }
         for caveat in &measured.disk.caveats {
-            text.push_str(&format!("\nmind: {}", caveat.text()));
+            text.push_str(&format!("\nnote: {}", caveat.text()));
         }
         terminal::print(&text)?;
     }

@@ -18,6 +18,10 @@ use launch::library_file;
 ///
 /// Exit code 0 when everything works, 1 when something does not.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope doctor
+  tensorscope doctor --json | jq -r '.[] | select(.works | not) | .fix'")]
 pub struct Args {
     /// Print as JSON
     #[arg(long)]

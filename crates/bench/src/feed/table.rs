@@ -29,7 +29,7 @@ pub fn text(outcome: &Outcome) -> String {
         }
     }
     for note in &outcome.notes {
-        text.push_str(&format!("\nmind: {note}"));
+        text.push_str(&format!("\nnote: {note}"));
     }
     text
 }
