@@ -49,7 +49,8 @@ const PNG_SCALE: f32 = 3.0;
 /// modes and budgets take turns, and the disk is measured between the runs (after one that was
 /// fed, for as long as that read). `stock` is
 /// llama.cpp as it is; `stock-best` has the read-ahead and the advice to the kernel that a
-/// short sweep finds best (the disk's read_ahead_kb is put back); the others are strategies
+/// short sweep finds best (the disk's read_ahead_kb is put back, also after `kill -9`, unless
+/// somebody else changed it meanwhile); the others are strategies
 /// of `tensorscope run`, carried out with a plan that is made for the budget. The output of
 /// every run is compared, by tokens and by the bits of all logits.
 ///

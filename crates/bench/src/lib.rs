@@ -9,13 +9,13 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context as _, anyhow};
 use comfy_table::{Table, presets};
 use engine::{
     context::{ContextProps, MAX_THREADS},
     model::{Model, Repack},
     overhead::{Mode, Overhead, measure},
 };
+use kernelio::leftover::Leftover;
 use launch::planning::check_cache;
 use serde_json::{Map, Value, json};
 use terminal::progress;
@@ -195,16 +195,7 @@ fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
     let prompt: Vec<i32> = (0..prompt_tokens as i32)
         .map(|i| 3 + i * 7919 % (size - 3).max(1))
         .collect();
-    let scratch = match &args.log_dir {
-        Some(folder) => tempfile::tempdir_in(folder).map_err(|error| {
-            anyhow!(
-                "{}: cannot make a folder there: {}",
-                folder.display(),
-                error.kind()
-            )
-        })?,
-        None => tempfile::tempdir().context("cannot make a temporary directory for the log")?,
-    };
+    let scratch = Leftover::scratch(args.log_dir.as_deref())?;
     let bar = progress::bar(tokens as u64, "measuring", "rounds");
     let result = measure(
         &model,

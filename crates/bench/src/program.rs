@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use capture::recorder::cycles;
 use engine::overhead::{Interval, interval};
+use kernelio::leftover::Leftover;
 use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
     underneath::UnderneathArgs,
@@ -36,7 +37,7 @@ const RECORDED: usize = 2;
 const WORDS: usize = 5;
 
 pub fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
-    let scratch = tempfile::tempdir().context("cannot make a temporary directory for the log")?;
+    let scratch = Leftover::scratch(None)?;
     let output = scratch.path().join("run");
     let clock = (cycles(), Instant::now());
     attach::run(&AttachProps {

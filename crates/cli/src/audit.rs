@@ -11,6 +11,7 @@ use engine::{
     model::Repack,
 };
 use indicatif::ProgressBar;
+use kernelio::leftover::Leftover;
 use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
     underneath::UnderneathArgs,
@@ -64,7 +65,7 @@ pub struct Args {
 const PRECISION_BAR: f64 = 0.999;
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let scratch = tempfile::tempdir().context("cannot make a temporary directory for the log")?;
+    let scratch = Leftover::scratch(None)?;
     let findings = if args.program.is_empty() {
         args.engine.check_model("audit")?;
         of_engine(&args, scratch.path())?

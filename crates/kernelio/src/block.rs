@@ -35,7 +35,7 @@ use crate::perf::pump::{self, Sink, Timed};
 use crate::quick_map::QuickMap;
 use instance::Instance;
 use pair::{Completed, Issued, Pairs};
-use tracefs::What;
+use tracefs::{Tracefs, What};
 
 /// What was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,11 +105,11 @@ impl BlockRecorder {
         missing: Vec<Missing>,
         log: &Path,
     ) -> Result<BlockRecorder, KernelError> {
-        let root = tracefs::find()?;
-        let layouts = tracefs::layouts(&root)?;
+        let tracefs = tracefs::find()?;
+        let layouts = tracefs::layouts(&tracefs.root)?;
         let (stop_reader, stop) = io::pipe().map_err(KernelError::system("cannot make a pipe"))?;
         let sink = BlockSink {
-            instance: Instance::start(&root, &layouts, map.devices())?,
+            instance: Instance::start(&tracefs.root, &layouts, map.devices())?,
             parser: Parser {
                 layouts,
                 process_of: QuickMap::default(),
@@ -119,6 +119,7 @@ impl BlockRecorder {
             writer: Writer::create(log)?,
             summary: BlockSummary::default(),
             records: Vec::new(),
+            _tracefs: tracefs,
         };
         let reader = std::thread::Builder::new()
             .name("block".to_owned())
@@ -153,16 +154,16 @@ pub fn probe() -> Option<Missing> {
         why,
         fix: "run with sudo".to_owned(),
     };
-    let root = match tracefs::find() {
-        Ok(root) => root,
+    let tracefs = match tracefs::find() {
+        Ok(tracefs) => tracefs,
         Err(KernelError::Missing(missing)) => return Some(missing),
         Err(error) => return Some(sudo(error.to_string())),
     };
-    match tracefs::layouts(&root) {
-        Ok(_) if tracefs::may_trace(&root) => None,
+    match tracefs::layouts(&tracefs.root) {
+        Ok(_) if tracefs::may_trace(&tracefs.root) => None,
         Ok(_) => Some(sudo(format!(
             "{} may be written by root only",
-            root.display()
+            tracefs.root.display()
         ))),
         Err(KernelError::Missing(missing)) => Some(missing),
         Err(error) => Some(sudo(error.to_string())),
@@ -184,6 +185,8 @@ struct BlockSink {
     summary: BlockSummary,
     /// Of one request, reused.
     records: Vec<Io>,
+    // After the instance, which is in it.
+    _tracefs: Tracefs,
 }
 
 impl BlockSink {

@@ -25,9 +25,9 @@
 //!
 //! What it deliberately does not do: write to any file but the three logs, or
 //! print. The settings of the machine stay as they are, but for what is asked for:
-//! a memory cgroup ([`pressure`]) and an instance of tracefs ([`block`]), which are
-//! removed whatever happens, and a tracefs that is not mounted is mounted where it
-//! belongs. What the ceilings mean is in docs/ceilings.md.
+//! a memory group ([`pressure`]), an instance of tracefs ([`block`]) and tracefs itself
+//! where it is not mounted, which are undone whatever happens ([`leftover`]). What the
+//! ceilings mean is in docs/ceilings.md.
 
 pub mod blkparse;
 pub mod block;
@@ -43,7 +43,7 @@ pub mod faults;
 pub mod files;
 pub mod kernel_log;
 pub mod launch;
-mod leftover;
+pub mod leftover;
 pub mod memory;
 mod perf;
 pub mod pressure;

@@ -55,7 +55,7 @@ pub struct Usage {
 impl MemoryLimit {
     pub fn new(limit_bytes: u64) -> Result<MemoryLimit, KernelError> {
         let home = Home::find()?;
-        let group = Leftover::make(&home.parent).map_err(|error| {
+        let group = Leftover::folder(&home.parent).map_err(|error| {
             KernelError::Missing(Missing {
                 what: "a memory limit".to_owned(),
                 why: error.to_string(),
@@ -75,7 +75,7 @@ impl MemoryLimit {
 
     /// Makes the program of `command` start inside of the group.
     pub fn confine(&self, command: &mut Command) -> Result<(), KernelError> {
-        let path = self.group.folder().join("cgroup.procs");
+        let path = self.group.path().join("cgroup.procs");
         let file = fs::OpenOptions::new()
             .write(true)
             .open(&path)
@@ -98,17 +98,17 @@ impl MemoryLimit {
     /// Moves this process with all its threads into the group, until this is dropped.
     /// Memory that it has already stays charged to where it was.
     pub fn enter(&mut self) -> Result<(), KernelError> {
-        write(&self.group.folder().join("cgroup.procs"), "0")?;
+        write(&self.group.path().join("cgroup.procs"), "0")?;
         self.has_entered = true;
         Ok(())
     }
 
     pub fn group(&self) -> &Path {
-        self.group.folder()
+        self.group.path()
     }
 
     pub fn usage(&self) -> Result<Usage, KernelError> {
-        let path = |name: &str| self.group.folder().join(name);
+        let path = |name: &str| self.group.path().join(name);
         Ok(match self.home.version {
             Version::One => Usage {
                 limit_bytes: number(&path("memory.limit_in_bytes"))?,
@@ -129,7 +129,7 @@ impl MemoryLimit {
 
     fn set(&self) -> Result<(), KernelError> {
         let text = self.home.within(self.limit_bytes).to_string();
-        let path = |name: &str| self.group.folder().join(name);
+        let path = |name: &str| self.group.path().join(name);
         match self.home.version {
             Version::One => {
                 write(&path("memory.limit_in_bytes"), &text)?;

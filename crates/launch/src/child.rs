@@ -116,14 +116,27 @@ fn catch() {
     }
 }
 
-/// As a shell counts: the code, or 128 and the number of the signal.
+/// The program is killed when this thread ends, however that happens: for one that only we
+/// wait for.
+pub fn die_with_us(command: &mut Command) {
+    let us = std::process::id();
+    // SAFETY: only system calls with numbers, allowed between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            // Nobody tells us of a death before that call.
+            match libc::getppid() {
+                parent if parent as u32 == us => Ok(()),
+                _ => Err(io::ErrorKind::Other.into()),
+            }
+        });
+    }
+}
+
 /// How a program failed that computed nothing, in a clause.
 pub fn failure(status: ExitStatus) -> String {
-    // A shell in front of it makes an exit code of its death.
-    let of_shell = status.code().filter(|code| (129..160).contains(code));
-    let signal = status.signal().or(of_shell.map(|code| code - 128));
     let before = "before it computed a graph";
-    match signal {
+    match signal(status) {
         Some(libc::SIGILL) => format!(
             "it died of SIGILL {before}: it uses instructions that this processor does not run"
         ),
@@ -133,6 +146,13 @@ pub fn failure(status: ExitStatus) -> String {
         Some(signal) => format!("it died of {} {before}", signal_name(signal)),
         None => format!("it failed {before} (exit code {})", exit_code(status)),
     }
+}
+
+/// What a program died of.
+pub fn signal(status: ExitStatus) -> Option<i32> {
+    // A shell in front of it makes an exit code of its death.
+    let of_shell = status.code().filter(|code| (129..160).contains(code));
+    status.signal().or(of_shell.map(|code| code - 128))
 }
 
 fn signal_name(signal: i32) -> String {
@@ -152,6 +172,7 @@ fn signal_name(signal: i32) -> String {
     name.to_owned()
 }
 
+/// As a shell counts: the code, or 128 and the number of the signal.
 pub fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,

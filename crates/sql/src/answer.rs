@@ -3,11 +3,18 @@
 //! Asked `{"query": "SELECT …", "rows": 100}`, it answers `{"columns": [{"name": …,
 //! "type": …}, …], "rows": [[…], …], "is_cut": false}` or `{"error": "…"}`. A run that still grows gets new
 //! tables when a query finds them older than the log.
+//!
+//! A query is worked on by a thread of its own, so that the program ends with the one that
+//! has started it, also in the middle of a query that would take hours.
 
 use std::{
     io::{self, BufRead as _, Write as _},
+    os::unix::process::parent_id,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::mpsc::{Receiver, channel},
+    thread,
+    time::Duration,
 };
 
 use rundir::Run;
@@ -23,16 +30,44 @@ pub struct Args {
     run: PathBuf,
 }
 
+/// How often we look, once stdin has ended, whether anybody is left to answer to.
+const LOOK_UP: Duration = Duration::from_millis(50);
+
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut session = None;
+    let parent = parent_id();
+    let (requests, lines) = channel();
+    let path = args.run.clone();
+    let worker = thread::spawn(move || work(&path, &lines));
     for line in io::stdin().lock().lines() {
-        let answer = answer(&args.run, &mut session, &line?)
+        // It has ended if nobody reads its answers.
+        if requests.send(line?).is_err() {
+            break;
+        }
+    }
+    drop(requests);
+    while !worker.is_finished() {
+        if parent_id() != parent {
+            return Ok(ExitCode::from(1));
+        }
+        thread::sleep(LOOK_UP);
+    }
+    match worker.join() {
+        Ok(worked) => worked?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn work(run: &Path, lines: &Receiver<String>) -> io::Result<()> {
+    let mut session = None;
+    for line in lines {
+        let answer = answer(run, &mut session, &line)
             .unwrap_or_else(|error| json!({"error": format!("{error:#}")}));
         let mut out = io::stdout().lock();
         writeln!(out, "{answer}")?;
         out.flush()?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// `session`: with the bytes of the log that its tables were made from.

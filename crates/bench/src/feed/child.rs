@@ -12,7 +12,8 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 
-use launch::report::Report;
+use kernelio::leftover::Leftover;
+use launch::{child::die_with_us, report::Report};
 use terminal::signals;
 
 /// Fewer tokens than one small batch, so that it is one evaluation.
@@ -31,7 +32,7 @@ pub struct Runner {
     /// Drawn experts, where the router is not asked.
     pub routing: Option<String>,
     /// Of temporary files.
-    pub scratch: tempfile::TempDir,
+    pub scratch: Leftover,
 }
 
 /// What makes a run this one.
@@ -72,13 +73,15 @@ impl Runner {
         let (out, talk) = (self.file("out.json"), self.file("talk.txt"));
         // Of the recorded run before.
         let _ = fs::remove_dir_all(self.file(RECORDED));
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(self.arguments(wanted))
             .stdin(Stdio::null())
             .stdout(File::create(&out)?)
-            .stderr(File::create(&talk)?)
-            .spawn()
-            .context("cannot start a run")?;
+            .stderr(File::create(&talk)?);
+        // All runs are started by the one thread that measures.
+        die_with_us(&mut command);
+        let mut child = command.spawn().context("cannot start a run")?;
         let status = loop {
             if let Some(status) = child.try_wait()? {
                 break status;

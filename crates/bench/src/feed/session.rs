@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use indicatif::HumanBytes;
+use kernelio::leftover::Leftover;
 use launch::{
     budget::available_bytes,
     planning::{self, Question},
@@ -90,7 +91,7 @@ impl<'a> Session<'a> {
             model: args.model.clone(),
             threads: args.threads,
             routing: (has_experts && routing != ROUTER).then(|| routing.to_owned()),
-            scratch: tempfile::tempdir().context("cannot make a temporary folder")?,
+            scratch: Leftover::scratch(None)?,
         };
         let tokens = args.tokens.unwrap_or(if has_experts { 16 } else { 10 });
         let path = &model.files()[0].path;

@@ -1,12 +1,13 @@
 //! Stock llama.cpp at its best: which read-ahead and which advice are fastest here.
 
 use anyhow::{Context as _, bail};
+use kernelio::leftover::Leftover;
 use serde::Serialize;
 
 use super::{
     child::{Ended, Runner, Wanted},
     measure::median,
-    readahead::{Changed, ReadAhead},
+    readahead::ReadAhead,
 };
 
 /// Kibibytes that the kernel reads ahead. None at all is what the advice `random` does.
@@ -30,7 +31,7 @@ impl Setting {
     }
 
     /// Sets the read-ahead, until the result is dropped.
-    pub fn apply<'a>(&self, disk: Option<&'a ReadAhead>) -> anyhow::Result<Option<Changed<'a>>> {
+    pub fn apply(&self, disk: Option<&ReadAhead>) -> anyhow::Result<Option<Leftover>> {
         match (self.read_ahead_kib, disk) {
             (Some(kibibytes), Some(disk)) => disk
                 .change(kibibytes)

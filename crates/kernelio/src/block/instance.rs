@@ -52,9 +52,9 @@ impl Instance {
         layouts: &Layouts,
         devices: &[Device],
     ) -> Result<Instance, KernelError> {
-        let folder = Leftover::make(&root.join("instances"))?;
+        let folder = Leftover::folder(&root.join("instances"))?;
         let set = |name: &str, text: &str| {
-            let path = folder.folder().join(name);
+            let path = folder.path().join(name);
             fs::write(&path, text).map_err(KernelError::io(&path, "cannot write"))
         };
         let cpus = perf::online_cpus().map_err(KernelError::system("cannot list the cpus"))?;
@@ -65,7 +65,7 @@ impl Instance {
         let mut pipes = Vec::new();
         for cpu in cpus {
             let path = folder
-                .folder()
+                .path()
                 .join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
             let pipe = OpenOptions::new()
                 .read(true)
@@ -86,7 +86,7 @@ impl Instance {
             set(&format!("events/block/{}/enable", layout.name), "1")?;
         }
         let page_bytes = usize::try_from(crate::residency::page_bytes()).unwrap_or(4096);
-        let page_kib = fs::read_to_string(folder.folder().join("buffer_subbuf_size_kb"));
+        let page_kib = fs::read_to_string(folder.path().join("buffer_subbuf_size_kb"));
         let page_kib = page_kib.ok().and_then(|text| text.trim().parse().ok());
         Ok(Instance {
             pipes,
@@ -97,7 +97,7 @@ impl Instance {
 
     /// No more events; those there can still be read.
     pub fn stop(&self) -> Result<(), KernelError> {
-        let path = self.folder.folder().join("tracing_on");
+        let path = self.folder.path().join("tracing_on");
         fs::write(&path, "0").map_err(KernelError::io(&path, "cannot write"))
     }
 
@@ -111,10 +111,9 @@ impl Instance {
                     Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => break,
                     Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
                     Err(cause) => {
-                        return Err(KernelError::io(
-                            self.folder.folder(),
-                            "cannot read the trace",
-                        )(cause));
+                        return Err(
+                            KernelError::io(self.folder.path(), "cannot read the trace")(cause),
+                        );
                     }
                 }
             }
@@ -125,7 +124,7 @@ impl Instance {
     /// Events that there was no room for, on all cpus.
     pub fn lost(&self) -> u64 {
         let mut lost = 0;
-        let folder = self.folder.folder().join("per_cpu");
+        let folder = self.folder.path().join("per_cpu");
         for cpu in fs::read_dir(folder).into_iter().flatten().flatten() {
             let stats = fs::read_to_string(cpu.path().join("stats")).unwrap_or_default();
             let number = |name: &str| -> Option<u64> {

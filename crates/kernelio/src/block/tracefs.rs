@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::{KernelError, Missing};
+use crate::leftover::Leftover;
 
 /// Where tracefs is usually mounted; the first is where it belongs.
 const PLACES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
@@ -98,36 +99,39 @@ pub(super) fn layouts(root: &Path) -> Result<Layouts, KernelError> {
     })
 }
 
-/// Where tracefs is; mounts it when it is nowhere and we may.
-pub(super) fn find() -> Result<PathBuf, KernelError> {
+/// Where tracefs is.
+#[derive(Debug)]
+pub(super) struct Tracefs {
+    pub root: PathBuf,
+    /// If we had to mount it: until this is dropped.
+    _mounted: Option<Leftover>,
+}
+
+/// Finds tracefs; mounts it when it is nowhere and we may.
+pub(super) fn find() -> Result<Tracefs, KernelError> {
     for place in PLACES {
         // Without permission it cannot be seen whether something is inside.
         match fs::metadata(Path::new(place).join("events")) {
-            Ok(_) => return Ok(place.into()),
+            Ok(_) => {
+                return Ok(Tracefs {
+                    root: place.into(),
+                    _mounted: None,
+                });
+            }
             Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(KernelError::Missing(not_readable(Path::new(place))));
             }
             Err(_) => {}
         }
     }
-    // SAFETY: four strings that end with a zero, and no data.
-    let result = unsafe {
-        libc::mount(
-            c"tracefs".as_ptr(),
-            BELONGS.as_ptr(),
-            c"tracefs".as_ptr(),
-            0,
-            std::ptr::null(),
-        )
-    };
-    match result {
-        0 => Ok(PLACES[0].into()),
-        _ => Err(KernelError::Missing(Missing {
+    match Leftover::tracefs(BELONGS) {
+        Ok(mounted) => Ok(Tracefs {
+            root: PLACES[0].into(),
+            _mounted: Some(mounted),
+        }),
+        Err(error) => Err(KernelError::Missing(Missing {
             what: "block requests".to_owned(),
-            why: format!(
-                "tracefs is not mounted ({})",
-                rundir::error::reason(&io::Error::last_os_error())
-            ),
+            why: format!("tracefs is not mounted ({error})"),
             fix: format!(
                 "mount it with `sudo mount -t tracefs tracefs {}`",
                 PLACES[0]

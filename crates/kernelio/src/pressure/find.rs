@@ -117,7 +117,8 @@ fn parent_of_version_two(own: &Path) -> Option<PathBuf> {
         fs::read_to_string(folder.join(file))
             .is_ok_and(|text| text.split_ascii_whitespace().any(|name| name == "memory"))
     };
-    // At the top, and in a group without processes, children can be given it.
+    // At the top, and in a group without processes, children can be given it. This stays:
+    // it limits nobody, and whoever has made a group there since would lose its limit.
     if !has_memory(own, "cgroup.subtree_control") && has_memory(own, "cgroup.controllers") {
         let _ = fs::write(own.join("cgroup.subtree_control"), "+memory");
     }
