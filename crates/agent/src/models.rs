@@ -26,6 +26,8 @@ use crate::{library::Scope, lock::Lock, settings};
 
 /// Its name in the log folder.
 const MODELS: &str = "models.txt";
+/// How many bytes each had then, for who wonders why the program died.
+const MODEL_SIZES: &str = "model-sizes.txt";
 /// Bytes that are compared to tell two models of one shape apart.
 const COMPARED_BYTES: usize = 256;
 
@@ -237,11 +239,22 @@ fn number_in(log_directory: &Path, loaded: &mut [Loaded]) {
         let line = known.path.as_os_str().as_bytes();
         let at = lines.iter().position(|l| l == line).or_else(|| {
             let written = file.write_all(&[line, b"\n"].concat());
+            note_size(log_directory, &known.path);
             lines.push(line.to_vec());
             written.ok().map(|()| lines.len() - 1)
         });
         known.number = at.and_then(|at| u32::try_from(at).ok());
     }
+}
+
+/// Under the lock of [`MODELS`], so that lines agree.
+fn note_size(log_directory: &Path, path: &Path) {
+    let bytes = fs::metadata(path).map_or(0, |about| about.len());
+    let _ = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log_directory.join(MODEL_SIZES))
+        .and_then(|mut file| file.write_all(format!("{bytes}\n").as_bytes()));
 }
 
 /// By the library's own functions; indices were 32 bits wide before 2025, which

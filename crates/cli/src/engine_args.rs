@@ -16,6 +16,8 @@ use gguf::GgmlType;
 use launch::planning::check_cache;
 use rundir::error::reason;
 
+use crate::truncated;
+
 /// Tokens generated per sequence, when nobody says.
 pub const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
@@ -205,6 +207,8 @@ impl EngineArgs {
         counts: MemoryCounts,
     ) -> anyhow::Result<Prepared> {
         let model = Model::load_as(self.model(), repack, loading)?;
+        // Unless the command has said what becomes of its run then.
+        truncated::guard(&model.gguf, None);
         let prompts = texts
             .iter()
             .map(|text| model.tokenize(text))

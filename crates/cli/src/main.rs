@@ -22,6 +22,7 @@ mod report_files;
 mod run;
 mod synth;
 mod tables;
+mod truncated;
 mod view;
 
 /// See, explain and fix what large language models do to memory.
@@ -52,8 +53,37 @@ enum Command {
     Doctor(doctor::Args),
 }
 
+impl Command {
+    /// Those that change the system, or measure what its settings decide, begin with
+    /// settings as they were.
+    fn may_change_settings(&self) -> bool {
+        matches!(
+            self,
+            Command::Record(_)
+                | Command::Audit(_)
+                | Command::Bench(_)
+                | Command::Run(_)
+                | Command::Doctor(_)
+        )
+    }
+}
+
+/// Where `main` cannot return: a thread that computes stands still.
+#[expect(
+    clippy::exit,
+    reason = "the exit code is decided here, if not in `main`"
+)]
+fn end_now(code: i32) -> ! {
+    std::process::exit(code)
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    if args.command.may_change_settings() {
+        for line in kernelio::leftover::repair() {
+            eprintln!("tensorscope: {line}");
+        }
+    }
     let result = match args.command {
         Command::Inspect(args) => inspect::run(args),
         Command::Synth(args) => synth::run(args),

@@ -50,8 +50,9 @@ use self::{
 use terminal::{progress, signals, text::grouped};
 
 use crate::{
-    engine_args::{EngineArgs, MemoryCounts, OF_ENGINE},
-    run::{Asked, Wish, decide},
+    engine_args::{EngineArgs, OF_ENGINE},
+    run::{Wish, decide},
+    truncated,
     view::Live,
 };
 
@@ -68,7 +69,8 @@ use crate::{
 ///
 /// Ctrl-C (or SIGTERM) ends the run after the evaluation that is going on; the trace is
 /// complete up to there. A second Ctrl-C kills, which loses at most that evaluation. A full
-/// disk or a removed directory ends the recording, not the generation.
+/// disk or a removed directory ends the recording, not the generation; a model that is
+/// truncated meanwhile ends both, with exit code 1.
 ///
 /// Exit code 0 when all is recorded, 1 when the trace lacks something, 2 for bad input,
 /// 128 + the signal's number when interrupted (130 for Ctrl-C, 143 for SIGTERM). With a
@@ -162,6 +164,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut started = Started::create(&path, &model_file)?;
     let dropped_bytes = underneath::make_cold(&args.underneath.cold_files(&model_file))?;
     limit.as_mut().map(MemoryLimit::enter).transpose()?;
+    truncated::guard(&model_file, Some((path.clone(), args.quiet)));
     let files: Vec<PathBuf> = model_file.files().iter().map(|f| f.path.clone()).collect();
     drop(model_file);
     signals::catch();

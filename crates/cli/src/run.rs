@@ -28,6 +28,7 @@ use self::generation::Generation;
 use crate::{
     engine_args::{DEFAULT_TOKENS, EngineArgs, MemoryCounts},
     record::directory::{Outcome, Started, Tables, finish, make_tables},
+    truncated,
 };
 
 /// How somebody wants to be fed.
@@ -117,6 +118,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .as_deref()
         .map(|path| Started::create(path, &model))
         .transpose()?;
+    truncated::guard(&model, args.record.clone().map(|path| (path, args.quiet)));
     signals::catch();
     let limit = enter(&args, budget_bytes)?;
     let loading = match feed {

@@ -8,7 +8,8 @@
 //! - [`recording`]: a recorder for this engine and its run directory's log;
 //! - [`audit`]: the record held against the MMU;
 //! - [`overhead`]: what recording costs, measured token by token;
-//! - [`processor`]: whether llama.cpp's instructions are to be had here.
+//! - [`processor`]: whether llama.cpp's instructions are to be had here;
+//! - [`truncation`]: the model's file, cut short while it is mapped.
 //!
 //! Only this crate knows llama.cpp's C API.
 
@@ -22,6 +23,7 @@ pub mod model;
 pub mod overhead;
 pub mod processor;
 pub mod recording;
+pub mod truncation;
 
 use std::{
     ffi::{CStr, c_char, c_void},

@@ -299,21 +299,26 @@ fn finish(
             }
         }
     }
+    let say_nothing_recorded = || {
+        let truncated = truncated(&shared.log_directory, status);
+        say_nothing_recorded(name, &reports, status, truncated);
+    };
     let Ok(summary) = summarise(&shared.log_directory, &mut |_| {}) else {
-        say_nothing_recorded(name, &reports, status);
+        say_nothing_recorded();
         directory.discard();
         return None;
     };
     if summary.evaluations == 0 {
-        say_nothing_recorded(name, &reports, status);
+        say_nothing_recorded();
         directory.discard();
         return None;
     }
-    let mut lacks: Vec<String> = reports
-        .iter()
-        .filter_map(|report| report.off.clone())
-        .collect();
-    if let Err(error) = describe(&mut directory, &shared.log_directory, &reports) {
+    let truncated = truncated(&shared.log_directory, status);
+    let mut lacks: Vec<String> = truncated.iter().cloned().collect();
+    lacks.extend(reports.iter().filter_map(|report| report.off.clone()));
+    if let Err(error) = describe(&mut directory, &shared.log_directory, &reports)
+        && truncated.is_none()
+    {
         lacks.push(format!("{error:#}"));
     }
     let how = shared.status.get();
@@ -379,13 +384,18 @@ fn finish(
     lacks.is_empty().then_some(path)
 }
 
-fn say_nothing_recorded(name: &str, reports: &[Report], status: ExitStatus) {
+fn say_nothing_recorded(
+    name: &str,
+    reports: &[Report],
+    status: ExitStatus,
+    truncated: Option<String>,
+) {
     // A process that recorded nothing has said why itself.
     if reports.iter().any(|report| report.off.is_some()) {
         return;
     }
     if !status.success() {
-        let failure = child::failure(status);
+        let failure = truncated.unwrap_or_else(|| child::failure(status));
         eprintln!("tensorscope: {name}: no trace was written: {failure}");
         return;
     }
@@ -461,6 +471,26 @@ pub fn model_files(log_directory: &Path) -> Vec<PathBuf> {
         .filter(|line| !line.is_empty())
         .map(|line| PathBuf::from(OsStr::from_bytes(line)))
         .collect()
+}
+
+/// Why a program died of SIGBUS, if a file that it had loaded is shorter by now.
+fn truncated(log_directory: &Path, status: ExitStatus) -> Option<String> {
+    if child::signal(status) != Some(libc::SIGBUS) {
+        return None;
+    }
+    let sizes = fs::read_to_string(log_directory.join(rundir::MODEL_SIZES)).unwrap_or_default();
+    let sizes = sizes.lines().map(|line| line.parse().unwrap_or(0));
+    let mut files = model_files(log_directory).into_iter().zip(sizes);
+    files.find_map(|(file, before): (PathBuf, u64)| {
+        let now = fs::metadata(&file).map_or(0, |about| about.len());
+        (now < before).then(|| {
+            format!(
+                "killed by SIGBUS: model file {} was truncated from {before} to {now} bytes \
+                 while the program ran",
+                file.display()
+            )
+        })
+    })
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {

@@ -64,7 +64,7 @@ impl RunDirectory {
             let path = entry.path();
             let is_of_a_launcher = |name: &str| {
                 name == trace::control::CONTROL
-                    || name == crate::MODELS
+                    || [crate::MODELS, crate::MODEL_SIZES].contains(&name)
                     || ["tokens", "faults", "io", "residency"].contains(&name)
                     || [crate::PROCESS, "touched-", "turns-"]
                         .iter()
@@ -85,6 +85,23 @@ impl RunDirectory {
         if self.folder == Folder::Made {
             let _ = fs::remove_dir(&self.path);
         }
+    }
+
+    /// The directory of a run that this process records, for the thread that ends it where
+    /// the one that has made it cannot.
+    pub fn again(path: &Path) -> Result<RunDirectory, RunError> {
+        let run = Run::open(path)?;
+        let metadata = run.metadata().cloned();
+        let metadata = metadata.ok_or_else(|| RunError::Io {
+            path: path.join(METADATA),
+            doing: "cannot read",
+            cause: ErrorKind::InvalidData.into(),
+        })?;
+        Ok(RunDirectory {
+            path: path.to_owned(),
+            metadata,
+            folder: Folder::Made,
+        })
     }
 
     /// A name in the current directory that is not taken:

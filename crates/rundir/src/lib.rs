@@ -45,6 +45,8 @@ pub(crate) const LOG: &str = "log";
 /// In `log/` of a program that was watched (crate `agent` writes them): the paths
 /// of the model files, a line each, and one report for each process.
 pub const MODELS: &str = "models.txt";
+/// Beside it, and line by line: how many bytes each had when it was loaded.
+pub const MODEL_SIZES: &str = "model-sizes.txt";
 pub const PROCESS: &str = "process-";
 pub(crate) const METADATA: &str = "metadata.json";
 /// What becomes `metadata.json`; hidden, and left behind only by a kill.

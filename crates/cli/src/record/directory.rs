@@ -20,7 +20,12 @@ use rundir::{
     metadata::{Fed, Sampling as RunSampling, Settings, Statistics, Versions},
 };
 use terminal::{signals, text::grouped};
-use trace::status::State;
+use trace::{
+    format::Phase,
+    read::streams,
+    seal::{Sealed, seal},
+    status::{State, StatusPage},
+};
 
 use super::{below::FaultsSoFar, screen::Screen};
 use crate::tables::prepare;
@@ -76,6 +81,36 @@ pub struct Outcome {
     /// If the weights were fed.
     pub fed: Option<Fed>,
     pub closed: ClosedLog,
+}
+
+impl Outcome {
+    /// Of a run whose recording thread will never go on; None when nothing was computed.
+    pub fn cut_off(log_directory: &Path, why: &str) -> Option<Outcome> {
+        let status = StatusPage::open(&log_directory.join("status")).ok()?;
+        for stream in streams(log_directory).unwrap_or_default() {
+            if let Ok(Sealed::CannotBe) | Err(_) = seal(log_directory, stream) {
+                status.count_lost(0, 0);
+            }
+        }
+        status.set_state(State::Complete);
+        let summary = summarise(log_directory, &mut |_| {}).ok();
+        let summary = summary.filter(|summary| summary.evaluations > 0)?;
+        let lost = status.get();
+        Some(Outcome {
+            prompt_tokens: summary.tokens(Phase::Prompt),
+            generated_tokens: summary.tokens(Phase::Generate),
+            interrupted: None,
+            bound: None,
+            evaluating: None,
+            engine_error: None,
+            fed: None,
+            closed: ClosedLog {
+                error: Some(why.to_owned()),
+                lost_evaluations: lost.evals_lost,
+                lost_accesses: lost.accesses_lost,
+            },
+        })
+    }
 }
 
 /// The end of a log.

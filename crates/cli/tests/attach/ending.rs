@@ -1,6 +1,6 @@
 //! Output, signals and exit code are the program's; the trace is whole up to the end.
 
-use std::os::unix::process::CommandExt;
+use std::{fs, os::unix::process::CommandExt};
 
 use rundir::Condition;
 
@@ -180,4 +180,51 @@ fn a_killed_launcher_leaves_the_program_alone_and_a_log_that_can_be_read() {
     );
     assert!(trace.stream().evaluations.len() >= printed && trace.stream().partial <= 1);
     assert_eq!(trace.summary.flagged, 0);
+}
+
+#[test]
+fn a_model_truncated_under_a_program_is_named_as_what_killed_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("copy.gguf");
+    fs::copy(dense(), &model).unwrap();
+    let before = fs::metadata(&model).unwrap().len();
+    let flags = ["-o", "RUN"];
+    let mut command = record_generate(folder.path(), &flags, &FOR_EVER, &model, &[PROMPT]);
+    // SAFETY: a system call with a pointer to a value that lives there.
+    unsafe {
+        command.pre_exec(|| {
+            let none = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            libc::setrlimit(libc::RLIMIT_CORE, &none);
+            Ok(())
+        })
+    };
+    let (child, mut lines) = start(&mut command);
+    let read = read_lines(&mut lines, 20);
+    let file = fs::OpenOptions::new().write(true).open(&model).unwrap();
+    file.set_len(100_000).unwrap();
+    let printed = read + rest(lines).lines().count();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(135), "{}", stderr(&output));
+    let (ours, _) = talk(&output);
+    let why = format!(
+        "killed by SIGBUS: model file {} was truncated from {before} to 100000 bytes while \
+         the program ran",
+        model.display()
+    );
+    assert!(ours.len() == 1 && ours[0].contains(&why), "{ours:?}");
+    let trace = Trace::open(&folder.path().join("RUN"));
+    assert_eq!(trace.run.condition(), &Condition::StoppedEarly(why));
+    assert!(trace.stream().evaluations.len() >= printed);
+    let report = tensorscope(folder.path())
+        .args(["report", "RUN"])
+        .output()
+        .unwrap();
+    assert!(
+        stdout(&report).contains(" evaluations"),
+        "{}",
+        stderr(&report)
+    );
 }

@@ -9,4 +9,5 @@ mod measure;
 mod options;
 mod sanity;
 mod terminal;
+mod truncated;
 mod underneath;
