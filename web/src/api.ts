@@ -75,6 +75,8 @@ export class Api {
   readonly latencies: number[] = [];
   private readonly cache = new Map<string, Cached>();
   private readonly slots = new Map<string, Slot>();
+  /** What the server knows this page by, of which it answers one query at a time. */
+  private readonly page = Array.from(crypto.getRandomValues(new Uint32Array(2)), (n) => n.toString(36)).join('');
 
   /** `base` is the address of the page: it ends with the secret token and a slash. */
   constructor(private readonly base: string) {}
@@ -165,8 +167,10 @@ export class Api {
   compare<T = unknown>(a: number, b: number): Promise<T> {
     return this.json('api/compare', { a, b });
   }
+  /** One that is under way ends, with an error: a newer one takes its place. */
   sql(query: string): Promise<TimedSqlAnswer> {
-    return this.fetchOnce(this.of('sql'), (response) => response.json() as Promise<TimedSqlAnswer>, {
+    const path = address(this.of('sql'), { page: this.page });
+    return this.fetchOnce(path, (response) => response.json() as Promise<TimedSqlAnswer>, {
       method: 'POST',
       // The header makes it a request that no other site's page can send.
       headers: { 'content-type': 'text/plain; charset=utf-8', 'x-tensorscope': '1' },

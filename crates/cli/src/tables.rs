@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, RecvTimeoutError, channel},
     },
@@ -119,11 +119,14 @@ const QUERY_LIMIT: Duration = Duration::from_secs(60);
 /// How often a query that is being worked on is asked whether anybody still wants it.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
-/// Queries about one run, answered one after the other.
+/// Processes that wait for the next query. More are started while they are needed: a page
+/// with a slow query must not keep another one waiting.
+const MAX_IDLE: usize = 2;
+
+/// Queries about one run, each answered by a process that has nothing else to do.
 pub struct Queries {
     run: PathBuf,
-    /// Started with the first query; a new one when it has died.
-    answering: Mutex<Option<Answering>>,
+    idle: Mutex<Vec<Answering>>,
 }
 
 struct Answering {
@@ -137,24 +140,29 @@ impl Queries {
     pub fn new(run: &Path) -> Queries {
         Queries {
             run: run.to_owned(),
-            answering: Mutex::new(None),
+            idle: Mutex::new(Vec::new()),
         }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Answering>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first `most` rows of the answer, as crates/sql/src/answer.rs describes it. Ends
     /// without one when nobody wants it any more, or after [`QUERY_LIMIT`].
     pub fn ask(&self, query: &str, most: usize, is_unwanted: &AtomicBool) -> anyhow::Result<Value> {
-        let mut slot = self
-            .answering
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut answering = match slot.take() {
+        let idle = self.idle().pop();
+        let mut answering = match idle {
             Some(answering) => answering,
             None => Answering::start(&self.run)?,
         };
         // Whatever fails here ends it: it is not put back.
         let answer = answering.ask(&json!({"query": query, "rows": most}), is_unwanted)?;
-        *slot = Some(answering);
+        let mut idle = self.idle();
+        if idle.len() < MAX_IDLE {
+            idle.push(answering);
+        }
+        drop(idle);
         match answer["error"].as_str() {
             None => Ok(answer),
             Some(error) => bail!("{error}"),

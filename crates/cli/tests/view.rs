@@ -34,14 +34,18 @@ fn get(address: &str, path: &str) -> (String, String) {
     (head.lines().next().unwrap().to_owned(), body.to_owned())
 }
 
-/// Sends a query, and leaves the answer to be read or not.
+/// Sends a query of some page, and leaves the answer to be read or not.
 fn post_sql(address: &str, query: &str) -> TcpStream {
+    post_sql_of(address, "", query)
+}
+
+fn post_sql_of(address: &str, page: &str, query: &str) -> TcpStream {
     let rest = address.strip_prefix("http://").unwrap();
     let (host, token) = rest.split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     let length = query.len();
     let request = format!(
-        "POST /{token}api/0/sql HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nx-tensorscope: 1\r\nContent-Length: {length}\r\n\r\n{query}"
+        "POST /{token}api/0/sql?page={page} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nx-tensorscope: 1\r\nContent-Length: {length}\r\n\r\n{query}"
     );
     stream.write_all(request.as_bytes()).unwrap();
     stream
@@ -116,6 +120,52 @@ fn a_query_that_nobody_waits_for_is_ended() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert!(answer.contains("[[42]]"), "{answer}");
+    interrupt(&view);
+    assert_eq!(view.wait().unwrap().code(), Some(0));
+}
+
+/// A page that asks again wants the newer answer, and pages do not wait for each other.
+#[test]
+fn a_page_has_one_query_and_waits_for_nobody_elses() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let record = [
+        "record", "-m", MODEL, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", "run",
+    ];
+    let recorded = tensorscope(folder, &record).output().unwrap();
+    assert!(recorded.status.success());
+    let mut view = tensorscope(folder, &["view", "run", "--no-open"]);
+    let mut view = view.stdout(Stdio::piped()).spawn().unwrap();
+    let mut address = String::new();
+    let mut stdout = BufReader::new(view.stdout.take().unwrap());
+    stdout.read_line(&mut address).unwrap();
+    let address = address.trim_end();
+    let endless = "SELECT sum(a.bytes * b.bytes + c.bytes) FROM accesses a, accesses b, accesses c";
+    let answer_of = |mut stream: TcpStream| {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let mut slow = [
+        post_sql_of(address, "a", endless),
+        post_sql_of(address, "b", endless),
+    ];
+    // A third page is answered while they go on.
+    let answer = answer_of(post_sql_of(address, "c", "SELECT 41 + 1 AS answer"));
+    assert!(answer.contains("[[42]]"), "{answer}");
+    for stream in &mut slow {
+        stream.set_nonblocking(true).unwrap();
+        let error = stream.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        stream.set_nonblocking(false).unwrap();
+    }
+    // One of them asks something else.
+    let answer = answer_of(post_sql_of(address, "a", "SELECT 5 + 1 AS answer"));
+    assert!(answer.contains("[[6]]"), "{answer}");
+    let [first, _other] = slow;
+    let answer = answer_of(first);
+    assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
+    assert!(answer.contains("replaced by a newer query"), "{answer}");
     interrupt(&view);
     assert_eq!(view.wait().unwrap().code(), Some(0));
 }

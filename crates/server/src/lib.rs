@@ -29,6 +29,7 @@ pub mod error;
 pub mod guard;
 mod live;
 mod map;
+mod pages;
 pub mod parameters;
 mod reply;
 mod results;

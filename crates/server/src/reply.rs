@@ -31,6 +31,8 @@ pub(crate) enum Refusal {
     Forbidden(String),
     /// 404: there is no such run, evaluation or offset.
     Missing(String),
+    /// 409: the same page has asked something else since.
+    Replaced(String),
     /// 413
     TooLong(String),
     /// 500: not the asker's fault.
@@ -87,6 +89,7 @@ impl IntoResponse for Refusal {
             Refusal::BadInput(sentence) => (StatusCode::BAD_REQUEST, sentence),
             Refusal::Forbidden(sentence) => (StatusCode::FORBIDDEN, sentence),
             Refusal::Missing(sentence) => (StatusCode::NOT_FOUND, sentence),
+            Refusal::Replaced(sentence) => (StatusCode::CONFLICT, sentence),
             Refusal::TooLong(sentence) => (StatusCode::PAYLOAD_TOO_LARGE, sentence),
             Refusal::Failed(sentence) => (StatusCode::INTERNAL_SERVER_ERROR, sentence),
         };

@@ -4,7 +4,7 @@
 //! /TOKEN/                the page          assets
 //! /TOKEN/api/runs        the runs
 //! /TOKEN/api/compare     two of them
-//! /TOKEN/api/R/sql       a query, by POST
+//! /TOKEN/api/R/sql       a query, by POST; of each `page=` at most one
 //! /TOKEN/api/R/VIEW      one of `VIEWS` about run R
 //! ```
 //!
@@ -40,6 +40,8 @@ use crate::{
 
 /// Longest query.
 pub const MAX_SQL_BYTES: usize = 64 << 10;
+/// Longest name that a page gives itself.
+const MAX_PAGE_BYTES: usize = 64;
 
 type Answer = Result<Reply, Refusal>;
 
@@ -115,7 +117,13 @@ async fn sql(
     body: Result<Bytes, BytesRejection>,
 ) -> Answer {
     let run = host.run(run_number(&run)?)?;
-    Parameters::read(&query.unwrap_or_default(), &[])?;
+    let parameters = Parameters::read(&query.unwrap_or_default(), &["page"])?;
+    let page = parameters.text("page").unwrap_or_default();
+    if page.len() > MAX_PAGE_BYTES {
+        return Err(Refusal::BadInput("the name of the page is too long".into()));
+    }
+    // Who gives none has no other query.
+    let turn = (!page.is_empty()).then(|| host.pages.take(page));
     let body = body.map_err(|rejection| {
         if rejection.status() == axum::http::StatusCode::PAYLOAD_TOO_LARGE {
             Refusal::TooLong(format!(
@@ -130,7 +138,7 @@ async fn sql(
     let is_unwanted = Arc::new(AtomicBool::new(false));
     // Dropped with this future: when it is done, or when the one who asked has gone.
     let _unwanted = SetOnDrop(is_unwanted.clone());
-    host.work(Pace::Query, move || {
+    let answer = host.work(Pace::Query, move || {
         let start = Instant::now();
         let answer = run.answers.sql(&text, &is_unwanted);
         let mut answer = answer.map_err(Refusal::BadInput)?;
@@ -140,8 +148,16 @@ async fn sql(
             answer,
             seconds: start.elapsed().as_secs_f64(),
         })
-    })
-    .await
+    });
+    let Some(turn) = turn else {
+        return answer.await;
+    };
+    tokio::select! {
+        answer = answer => answer,
+        () = turn.replaced() => Err(Refusal::Replaced(
+            "replaced by a newer query of the same page".to_owned(),
+        )),
+    }
 }
 
 struct SetOnDrop(Arc<AtomicBool>);

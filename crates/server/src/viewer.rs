@@ -16,13 +16,15 @@ use tokio::sync::Semaphore;
 use crate::{
     answers::{Answers, Comparisons, RunName},
     map::MappedFile,
+    pages::Pages,
     reply::{Refusal, Reply},
 };
 
 /// One at a time takes all cores already, and those who want the same results
 /// wait for it here.
 const ANALYSES_AT_A_TIME: usize = 1;
-const QUERIES_AT_A_TIME: usize = 2;
+/// Two slow ones must not keep a quick one waiting.
+const QUERIES_AT_A_TIME: usize = 4;
 
 /// What `view` shows.
 pub struct Viewer {
@@ -46,6 +48,7 @@ pub(crate) struct Host {
     quick: Arc<Semaphore>,
     analyses: Arc<Semaphore>,
     queries: Arc<Semaphore>,
+    pub pages: Pages,
 }
 
 pub(crate) struct HostedRun {
@@ -90,6 +93,7 @@ impl Viewer {
             quick: Arc::new(Semaphore::new(cores.max(2))),
             analyses: Arc::new(Semaphore::new(ANALYSES_AT_A_TIME)),
             queries: Arc::new(Semaphore::new(QUERIES_AT_A_TIME)),
+            pages: Pages::default(),
         }
     }
 }

@@ -79,6 +79,8 @@ class Table implements View {
   private message!: HTMLElement;
   private source: Source = 'component';
   private ran = '';
+  /** Counts queries: of two that read the same, the newer one counts. */
+  private turn = 0;
 
   mount(root: HTMLElement, app: App): void {
     this.app = app;
@@ -166,18 +168,19 @@ class Table implements View {
     // A link brings its query along; while typing, the box is the user's.
     if (document.activeElement !== this.box || this.box.value === '') this.box.value = query;
     this.ran = query;
+    const turn = ++this.turn;
     fill(this.message, note('running…', 'busy'));
     let result: TimedSqlAnswer;
     try {
       result = await this.app.api.sql(query);
     } catch (error) {
-      if (this.ran !== query) return;
+      if (this.ran !== query || this.turn !== turn) return;
       if (!(error instanceof ApiError)) throw error;
       this.grid.show([], [], '');
       fill(this.message, note(error.message, 'error'));
       return;
     }
-    if (this.ran !== query) return;
+    if (this.ran !== query || this.turn !== turn) return;
     const cut = result.is_cut ? `: these are the first, add a LIMIT or use \`tensorscope sql\`` : '';
     const rows = `${format.integer(result.rows.length)}${result.is_cut ? '+' : ''} rows`;
     fill(this.message, note(`${rows} in ${format.nanos(result.seconds * 1e9)}${cut}`, 'aside'));
