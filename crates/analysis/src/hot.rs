@@ -11,6 +11,7 @@ use std::{
     collections::{BTreeMap, HashSet},
 };
 
+use gguf::Component;
 use reader::{Tally, Traffic};
 use serde::{Deserialize, Serialize};
 use trace::format::Phase;
@@ -117,6 +118,10 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupHeat {
     pub name: String,
+    /// Of a component one of whose weights is another one's, too: that other one. The output
+    /// has the bytes of an embedding that is tied to it, the embedding has none of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tied_to: Option<String>,
     /// Bytes of the weights of this group; `None` where the group has none of
     /// its own (an op, a phase).
     pub size_bytes: Option<u64>,
@@ -193,7 +198,7 @@ impl Accumulator {
             rankings: Measure::ALL
                 .map(|measure| rank(&units, measure, thresholds))
                 .to_vec(),
-            by_component: by_unit(&units, |unit| unit.component.clone()),
+            by_component: by_component(&units, traffic),
             by_layer: by_unit(&units, |unit| layer_name(unit.layer)),
             by_op: by_row(traffic, |r| r.op.clone()),
             by_phase: by_row(traffic, |r| r.phase.clone()),
@@ -264,6 +269,44 @@ fn by_unit(units: &[UnitHeat], key: impl Fn(&UnitHeat) -> String) -> Vec<GroupHe
     )
 }
 
+/// By what they were read as, the unread ones too. A tied embedding is one weight with two
+/// components: its bytes are the output's, which reads all of them.
+fn by_component(units: &[UnitHeat], traffic: &TrafficResults) -> Vec<GroupHeat> {
+    let (embedding, output) = (Component::Embedding.name(), Component::Output.name());
+    let is_weight = |row: &TrafficRow| row.kind == "weight" && row.direction == "read";
+    let is_tied = |row: &TrafficRow| row.component == output && is_token(row.role.as_deref());
+    let is_tied = traffic
+        .rows
+        .iter()
+        .any(|row| is_weight(row) && is_tied(row));
+    let mut sums: BTreeMap<String, (Option<u64>, Traffic)> = BTreeMap::new();
+    for unit in units {
+        let is_output = is_tied && unit.component == embedding && is_token(Some(&unit.role));
+        let name = if is_output { output } else { &unit.component };
+        let (size_bytes, _) = sums.entry(name.to_owned()).or_default();
+        *size_bytes = Some(size_bytes.unwrap_or(0) + unit.size_bytes);
+    }
+    for (name, read) in traffic.sums(is_weight, |row| row.component.clone()) {
+        sums.entry(name).or_default().1 = read;
+    }
+    let mut groups = groups(
+        sums.into_iter()
+            .map(|(name, (size, sum))| (name, size, sum)),
+    );
+    for group in groups.iter_mut().filter(|_| is_tied) {
+        if group.name == output {
+            group.tied_to = Some(embedding.to_owned());
+        } else if group.name == embedding {
+            group.tied_to = Some(output.to_owned());
+        }
+    }
+    groups
+}
+
+fn is_token(role: Option<&str>) -> bool {
+    role == Some("token")
+}
+
 /// By what used them.
 fn by_row(traffic: &TrafficResults, key: impl Fn(&TrafficRow) -> String) -> Vec<GroupHeat> {
     let sums = traffic.sums(|row| row.kind == "weight" && row.direction == "read", key);
@@ -274,6 +317,7 @@ fn groups(sums: impl Iterator<Item = (String, Option<u64>, Traffic)>) -> Vec<Gro
     let mut groups: Vec<GroupHeat> = sums
         .map(|(name, size_bytes, sum)| GroupHeat {
             name,
+            tied_to: None,
             size_bytes,
             accesses: sum.accesses,
             bytes: sum.bytes,

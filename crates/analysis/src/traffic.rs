@@ -162,7 +162,7 @@ impl Accumulator {
                 if traffic.accesses > 0 {
                     let (access, tensor) = (&prepared.accesses[at], tensor(at));
                     let key = (
-                        [phase, tensor.kind.name(), tensor.part()],
+                        [phase, tensor.kind.name(), tensor.part_in(&step.op)],
                         tensor.role().map(str::to_owned),
                         step.op.clone(),
                         step.layer,
@@ -177,7 +177,7 @@ impl Accumulator {
                 let accesses = step.first..step.end;
                 let of = |kind| accesses.clone().map(tensor).find(|t| t.kind == kind);
                 let part = of(TensorKind::Weight).or_else(|| of(TensorKind::KvCache));
-                let part = part.map_or(TensorKind::Activation.name(), |t| t.part());
+                let part = part.map_or(TensorKind::Activation.name(), |t| t.part_in(&step.op));
                 let key = ([phase, part], step.op.clone(), step.layer);
                 let (executions, nanos) = self.times.entry(key).or_default();
                 *executions += counted.executions;

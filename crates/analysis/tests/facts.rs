@@ -89,6 +89,8 @@ fn check_traffic(found: &Facts, rows: &[Row], run: &Run) {
             "MUL_MAT_ID" | "ADD_ID" => "expert",
             "FLASH_ATTN_EXT" | "SET_ROWS" => "kv_cache",
             "MUL_MAT" if time.layer.is_some() => "attention",
+            // The embedding is tied.
+            "MUL_MAT" => "output",
             "GET_ROWS" if time.layer.is_some() => "activation",
             _ => "embedding",
         };
@@ -165,6 +167,18 @@ fn check_hot(found: &Facts, rows: &[Row]) {
         &found.hot.by_phase,
     ] {
         assert_eq!(groups.iter().map(|g| g.bytes).sum::<u64>(), total);
+    }
+    // A tied embedding is one tensor: its bytes are counted once, as those of the output.
+    let sizes = found.hot.by_component.iter().filter_map(|g| g.size_bytes);
+    assert_eq!(sizes.sum::<u64>(), found.hot.model_bytes);
+    let group = |name: &str| found.hot.by_component.iter().find(|g| g.name == name);
+    if let Some(output) = group("output") {
+        let embedding = found.hot.units.iter();
+        let embedding = embedding.filter(|u| u.name == "token_embd.weight");
+        let size = embedding.map(|u| u.size_bytes).sum();
+        assert_eq!(output.size_bytes, Some(size));
+        assert_eq!(output.tied_to.as_deref(), Some("embedding"));
+        assert!(group("embedding").is_none_or(|g| g.size_bytes.is_none()));
     }
     let experts: u64 = weights(rows)
         .iter()

@@ -131,6 +131,16 @@ impl Meaning {
             in_encoder: stack == Stack::Encoder,
         }
     }
+
+    /// What the tensor is for in an operation. A token embedding that is multiplied is the
+    /// output head: models without an `output.weight` use one tensor as both (tied).
+    pub fn component_in(&self, op: &str) -> Component {
+        let is_multiplied = op.split('+').any(|op| op.starts_with("MUL_MAT"));
+        match self.component {
+            Component::Embedding if self.role == "token" && is_multiplied => Component::Output,
+            component => component,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -312,6 +322,24 @@ fn number_of(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_embedding_that_is_multiplied_is_the_output_head() {
+        let check = |name: &str, op: &str, expect: Component| {
+            assert_eq!(Meaning::of(name).component_in(op), expect, "{name} in {op}");
+        };
+        check("token_embd.weight", "MUL_MAT", Component::Output);
+        check("token_embd.weight", "MUL_MAT+ADD", Component::Output);
+        check("token_embd.weight", "GET_ROWS", Component::Embedding);
+        check("token_embd.weight", "MUL", Component::Embedding);
+        check(
+            "per_layer_token_embd.weight",
+            "MUL_MAT",
+            Component::Embedding,
+        );
+        check("output.weight", "MUL_MAT", Component::Output);
+        check("blk.0.attn_q.weight", "MUL_MAT", Component::Attention);
+    }
 
     #[test]
     fn names_of_llama_cpp_have_their_meaning() {

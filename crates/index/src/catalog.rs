@@ -47,12 +47,26 @@ pub struct CatalogTensor {
     at: usize,
     /// Number of its component, or of its kind.
     pub part: u32,
+    /// Of its component where it is multiplied: of a token embedding another one.
+    pub multiplied_part: u32,
+    /// Whether a graph uses it as that: an embedding that is tied to the output.
+    pub is_tied: bool,
     /// First byte in the map space; `None` for what has no place there.
     pub begin: Option<u64>,
     /// Experts whose slices accesses to it named.
     pub experts: u32,
     /// The first tensor with its name: activations of different batches share one.
     pub namesake: u32,
+}
+
+impl CatalogTensor {
+    /// Number of what it is for in an operation.
+    pub fn part_of_use(&self, op: &str) -> u32 {
+        match self.tensor.part_in(op) == self.tensor.part() {
+            true => self.part,
+            false => self.multiplied_part,
+        }
+    }
 }
 
 impl Deref for CatalogTensor {
@@ -101,6 +115,8 @@ impl Catalog {
                 tensor: tensor.clone(),
                 at,
                 part: self.parts.number(tensor.part()),
+                multiplied_part: self.parts.number(tensor.part_in("MUL_MAT")),
+                is_tied: false,
                 begin: None,
                 experts: 0,
                 namesake: *namesake,

@@ -216,10 +216,12 @@ impl Graph {
                 about.experts = about.experts.max(experts);
             }
             graph.has_odd |= matches!(touch, Touch::Odd);
+            let part = about.part_of_use(&prepared.steps[access.step].op);
+            about.is_tied |= part != about.part;
             graph.accesses.push(GraphAccess {
                 step: access.step as u32,
                 tensor,
-                part: about.part,
+                part,
                 direction: access.direction,
                 is_weight_read: about.is_weight() && access.direction == Direction::Read,
                 bytes: access.bytes,
@@ -235,7 +237,7 @@ impl Graph {
             let primary = of_kind(TensorKind::Weight)
                 .or_else(|| of_kind(TensorKind::KvCache))
                 .or_else(|| of_step.last().map(|a| a.tensor));
-            let part = primary.map(|t| catalog.tensors[t as usize].part);
+            let part = primary.map(|t| catalog.tensors[t as usize].part_of_use(&step.op));
             graph.steps.push(GraphStep {
                 op: catalog.ops.number(step.op.to_string()),
                 layer: catalog.layers.number(step.layer),

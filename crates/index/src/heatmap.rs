@@ -11,6 +11,7 @@ use std::ops::Range;
 use crate::{
     QueryError, RunIndex,
     answers::{HeatmapHeader, HeatmapRow, Raster},
+    catalog::CatalogTensor,
     data::Eval,
     filter::Filter,
     graph::{Graph, Touch},
@@ -176,9 +177,11 @@ impl RunIndex {
     /// Weights, by place in the file.
     fn tensor_rows(&self, selector: &Selector) -> (Vec<HeatmapRow>, Vec<u32>) {
         let tensors = &self.catalog.tensors;
-        let mut order: Vec<usize> = (0..tensors.len())
-            .filter(|&t| tensors[t].is_weight() && selector.keeps_part(tensors[t].part))
-            .collect();
+        let keeps = |tensor: &CatalogTensor| {
+            let as_output = tensor.is_tied && selector.keeps_part(tensor.multiplied_part);
+            tensor.is_weight() && (as_output || selector.keeps_part(tensor.part))
+        };
+        let mut order: Vec<usize> = (0..tensors.len()).filter(|&t| keeps(&tensors[t])).collect();
         order.sort_by_key(|&t| {
             let layer = tensors[t].meaning.as_ref().and_then(|m| m.layer);
             (layer.is_none(), layer, tensors[t].begin, t)

@@ -184,6 +184,7 @@ impl RunIndex {
         by_number.into_iter().all(|(_, &number)| {
             let about = &catalog.tensors[number as usize];
             parts.is_next(about.part)
+                && parts.is_next(about.multiplied_part)
                 && names.is_next(about.namesake)
                 && (!about.is_weight() || weights.is_next(number))
         }) && graphs.all(|&graph| {

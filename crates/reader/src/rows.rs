@@ -187,7 +187,7 @@ pub fn fixed_access<'a>(
         Cell::int(tensor.number),
         Cell::text(&*tensor.name),
         Cell::text(tensor.kind.name()),
-        Cell::text_or_null(tensor.component()),
+        Cell::text_or_null(tensor.component_in(&step.op)),
         Cell::text_or_null(tensor.role()),
         Cell::text(direction_name(access.direction)),
         operand,

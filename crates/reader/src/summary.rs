@@ -210,7 +210,7 @@ impl Summary {
                 let by_kind = self.by_kind.entry((access.kind, direction)).or_default();
                 by_kind.add(accesses, bytes);
                 let tensor = &tensors.all()[access.tensor as usize];
-                if let Some(component) = tensor.component() {
+                if let Some(component) = tensor.component_in(&step.op) {
                     let sum = self.by_component.entry(component).or_default();
                     sum.add(accesses, bytes);
                 }

@@ -331,6 +331,9 @@ pub const NODES: Table = Table {
     ],
 };
 
+/// A tensor may be two things; an access has one purpose.
+const OF_AN_ACCESS: &str = "of a weight, what it was read as: as in `tensors`, but `output` where a token embedding is multiplied (a model without an `output.weight`: tied)";
+
 pub const ACCESSES: Table = Table {
     name: "accesses",
     row: "One read or write of bytes of a tensor by a node. Times are in `nodes` (join on `eval, step`), addresses in `tensors`.",
@@ -343,7 +346,7 @@ pub const ACCESSES: Table = Table {
         int32("tensor", "joins `tensors.tensor`"),
         text("tensor_name", "its name"),
         text("kind", "`weight`, `kv_cache`, `input` or `activation`"),
-        text_or_null("component", "of a weight, as in `tensors`"),
+        text_or_null("component", OF_AN_ACCESS),
         text_or_null("role", "of a weight, as in `tensors`"),
         text(
             "phase",
@@ -400,7 +403,7 @@ pub const TRAFFIC: Table = Table {
         int32("tensor", "joins `tensors.tensor`"),
         text("tensor_name", "its name"),
         text("kind", "`weight`, `kv_cache`, `input` or `activation`"),
-        text_or_null("component", "of a weight, as in `tensors`"),
+        text_or_null("component", OF_AN_ACCESS),
         text_or_null("role", "of a weight, as in `tensors`"),
         text("op", "of the nodes"),
         int32_or_null("layer", "of the nodes"),

@@ -60,6 +60,13 @@ impl Tensor {
         self.meaning.as_ref().map(|m| m.component.name())
     }
 
+    /// Of a weight, what it is for in an operation: a tied embedding is `output` where it is
+    /// multiplied. Accesses and their sums have this one, whoever shows them.
+    pub fn component_in(&self, op: &str) -> Option<&'static str> {
+        let meaning = self.meaning.as_ref();
+        meaning.map(|m| m.component_in(op).name())
+    }
+
     /// Of a weight: `q`, `gate`, …
     pub fn role(&self) -> Option<&str> {
         self.meaning.as_ref().map(|m| &*m.role)
@@ -76,6 +83,11 @@ impl Tensor {
     /// The part of the model, or the kind of memory for what is no weight.
     pub fn part(&self) -> &'static str {
         self.component().unwrap_or(self.kind.name())
+    }
+
+    /// The same in an operation.
+    pub fn part_in(&self, op: &str) -> &'static str {
+        self.component_in(op).unwrap_or(self.kind.name())
     }
 }
 

@@ -75,12 +75,12 @@ impl Leaf {
             .unwrap_or_else(|| Leaf::Node(step.name.clone()))
     }
 
-    /// Component and name.
-    fn texts(&self, tensors: &Tensors) -> (&'static str, String) {
+    /// Component in an operation, and name.
+    fn texts(&self, tensors: &Tensors, op: &str) -> (&'static str, String) {
         match self {
             Leaf::Tensor(number) => {
                 let tensor = &tensors.all()[*number as usize];
-                (tensor.part(), tensor.name.clone())
+                (tensor.part_in(op), tensor.name.clone())
             }
             Leaf::Node(name) => (TensorKind::Activation.name(), name.to_string()),
         }
@@ -90,7 +90,7 @@ impl Leaf {
 /// Frames of a step, by what it is mainly about.
 pub(crate) fn frames_of_step(executed: &Executed, seen: &Seen) -> Frames {
     let leaf = Leaf::of(executed.step, seen.prepared);
-    let (component, tensor) = leaf.texts(seen.tensors);
+    let (component, tensor) = leaf.texts(seen.tensors, &executed.step.op);
     Frames {
         phase: seen.evaluation.phase.name(),
         layer: executed.step.layer,
@@ -160,7 +160,7 @@ impl Sums {
     /// The sums with their texts, in no order.
     pub fn into_frames(self, tensors: &Tensors) -> impl Iterator<Item = (Frames, u64)> {
         self.by_key.into_iter().map(move |(key, sum)| {
-            let (component, tensor) = key.leaf.texts(tensors);
+            let (component, tensor) = key.leaf.texts(tensors, &key.op);
             let frames = Frames {
                 phase: key.phase.name(),
                 layer: key.layer,

@@ -110,7 +110,7 @@ pub fn traffic(group: &mut RowGroup, texts: &mut Texts, tensors: &Tensors, sums:
                 int(Some(tensor.number)),
                 Cell::Text(&tensor.name),
                 Cell::Text(tensor.kind.name()),
-                text(tensor.component()),
+                text(tensor.component_in(&key.op)),
                 text(tensor.role()),
                 Cell::Text(&key.op),
                 int(key.layer),

@@ -504,7 +504,10 @@ pub fn expand(run: &Run) -> Vec<Row> {
                         layer: step.layer,
                         kind: tensor.kind,
                         component: if is_weight {
-                            meaning.component.name()
+                            match (&*meaning.role, &*definitions.text(step.op)) {
+                                ("token", "MUL_MAT") => "output",
+                                _ => meaning.component.name(),
+                            }
                         } else {
                             tensor.kind.name()
                         }

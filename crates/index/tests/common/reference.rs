@@ -70,7 +70,12 @@ pub fn read(run: &Path) -> Vec<Eval> {
                 for_each_access(template, &evaluation, number, |access| {
                     let def = &definitions.tensors[access.def.tensor as usize];
                     let tensor = definitions.name(def.name);
-                    let component = def.place.map(|_| Meaning::of(&tensor).component.name());
+                    let meaning = def.place.map(|_| Meaning::of(&tensor));
+                    let is_head = definitions.text(step.op) == "MUL_MAT";
+                    let component = meaning.map(|m| match (&*m.role, is_head) {
+                        ("token", true) => "output",
+                        _ => m.component.name(),
+                    });
                     accesses.push(Access {
                         part: component.unwrap_or(def.kind.name()),
                         tensor,

@@ -231,7 +231,10 @@ fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut
                 access.def.tensor.to_string(),
                 name.clone(),
                 tensor.kind.name().into(),
-                option(meaning.as_ref().map(|m| m.component.name())),
+                option(meaning.as_ref().map(|m| match (&*m.role, &*op) {
+                    ("token", "MUL_MAT") => "output",
+                    _ => m.component.name(),
+                })),
                 option(meaning.as_ref().map(|m| &m.role)),
                 e.phase.name().into(),
                 direction.into(),
