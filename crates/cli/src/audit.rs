@@ -19,7 +19,7 @@ use launch::{
 use reader::audit::{Files, Findings, Tally, TouchedByStream, compare};
 use rundir::Run;
 use serde_json::json;
-use terminal::progress;
+use terminal::{progress, text::count};
 use trace::read::streams;
 
 use crate::engine_args::{EngineArgs, MemoryCounts, OF_ENGINE};
@@ -221,15 +221,15 @@ fn percent(share: f64) -> String {
 
 fn verdict(findings: &Findings, passed: bool) -> String {
     format!(
-        "audit {}: recall {} %, precision {} % of {} pages in {} evaluations{}",
+        "audit {}: recall {} %, precision {} % of {} in {}{}",
         if passed { "passed" } else { "FAILED" },
         percent(findings.total.recall()),
         percent(findings.total.precision()),
-        findings.total.touched,
-        findings.evaluations,
+        count(findings.total.touched, "page"),
+        count(findings.evaluations, "evaluation"),
         match findings.flawed_evaluations {
             0 => String::new(),
-            n => format!("; {n} evaluations lost or flawed"),
+            n => format!("; {} lost or flawed", count(n, "evaluation")),
         }
     )
 }

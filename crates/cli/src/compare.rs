@@ -4,7 +4,10 @@ use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use analysis::compare::{Change, Comparison, compare};
 use indicatif::HumanBytes;
-use terminal::runs::{open_run, says_what_is_missing};
+use terminal::{
+    runs::{open_run, says_what_is_missing},
+    text::count,
+};
 
 use crate::{
     analyse::{facts_of, models_of},
@@ -70,8 +73,10 @@ fn page(args: &Args, comparison: &Comparison) -> String {
     for phase in &comparison.phases {
         let _ = writeln!(
             out,
-            "\n{} ({} tokens in A, {} in B)",
-            phase.phase, phase.a_tokens, phase.b_tokens
+            "\n{} ({} in A, {} in B)",
+            phase.phase,
+            count(phase.a_tokens, "token"),
+            phase.b_tokens
         );
         let total = std::slice::from_ref(&phase.total);
         let tables = [
@@ -91,9 +96,9 @@ fn page(args: &Args, comparison: &Comparison) -> String {
         let shared: f64 = comparison.experts.iter().map(|layer| layer.jaccard).sum();
         let _ = writeln!(
             out,
-            "hot experts: {:.0} % of A's and B's hottest are the same, on average over {} layers",
+            "hot experts: {:.0} % of A's and B's hottest are the same, on average over {}",
             shared * 100.0 / comparison.experts.len() as f64,
-            comparison.experts.len()
+            count(comparison.experts.len() as u64, "layer")
         );
     }
     out

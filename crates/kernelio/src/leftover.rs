@@ -3,7 +3,7 @@
 //!
 //! | what | undone by |
 //! |---|---|
-//! | a folder of the kernel: a memory group, an instance of tracefs | removing it, once nobody is in it |
+//! | a folder of the kernel: a memory cgroup, an instance of tracefs | removing it, once nobody is in it |
 //! | a setting: `read_ahead_kb` | writing what was found, if it still has our value |
 //! | a mounted tracefs | unmounting it, once nobody traces |
 //! | a folder for temporary files | removing it with what is in it |

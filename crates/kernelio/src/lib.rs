@@ -25,7 +25,7 @@
 //!
 //! What it deliberately does not do: write to any file but the three logs, or
 //! print. The settings of the machine stay as they are, but for what is asked for:
-//! a memory group ([`pressure`]), an instance of tracefs ([`block`]) and tracefs itself
+//! a memory cgroup ([`pressure`]), an instance of tracefs ([`block`]) and tracefs itself
 //! where it is not mounted, which are undone whatever happens ([`leftover`]). What the
 //! ceilings mean is in docs/ceilings.md.
 

@@ -37,7 +37,7 @@ use rundir::{
     metadata::{Statistics, Versions},
 };
 use support::proc;
-use terminal::text::grouped;
+use terminal::text::{count, grouped};
 use trace::{
     control::{Bounds, Control, Stop},
     format::Phase,
@@ -326,10 +326,10 @@ fn finish(
         lacks.push(reason(&std::io::Error::from_raw_os_error(errno)));
     }
     if how.evals_lost > 0 {
-        lacks.push(format!("{} evaluations lost", grouped(how.evals_lost)));
+        lacks.push(format!("{} lost", count(how.evals_lost, "evaluation")));
     }
     if summary.flagged > 0 {
-        lacks.push(format!("{} evaluations flagged", grouped(summary.flagged)));
+        lacks.push(format!("{} flagged", count(summary.flagged, "evaluation")));
     }
     lacks.extend(
         still_running
@@ -369,11 +369,11 @@ fn finish(
             (lacks, _) => format!("the trace is incomplete ({}): ", lacks.join("; ")),
         };
         eprintln!(
-            "tensorscope: {how}{} prompt and {} generated tokens in {} evaluations, {} accesses, {} of log, in {}",
+            "tensorscope: {how}{} prompt and {} in {}, {}, {} of log, in {}",
             grouped(prompt_tokens),
-            grouped(generated_tokens),
-            grouped(summary.evaluations),
-            grouped(summary.accesses),
+            count(generated_tokens, "generated token"),
+            count(summary.evaluations, "evaluation"),
+            count(summary.accesses, "access"),
             HumanBytes(log_bytes),
             path.display()
         );

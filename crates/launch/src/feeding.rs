@@ -30,6 +30,7 @@ use kernelio::pressure::{MemoryLimit, Usage, drop_cache};
 use plan::{Policy, Strategies};
 use planfile::Plan;
 use rundir::metadata::Fed;
+use terminal::text::count;
 
 use crate::{
     budget::{Memory, available_bytes},
@@ -359,9 +360,9 @@ fn number_after(program: &[OsString], names: &[&str], otherwise: u64) -> u64 {
 pub fn sentence(shares: Option<&Shares>, fed: &Snapshot) -> String {
     let waited = (fed.waited_nanos + fed.waited_for_experts_nanos) as f64 / 1e9;
     let mut parts = vec![format!(
-        "{} read in {} evaluations, waited {waited:.2} s for it",
+        "{} read in {}, waited {waited:.2} s for it",
         HumanBytes(fed.bytes_read),
-        fed.evaluations
+        count(fed.evaluations, "evaluation")
     )];
     if let Some(shares) = shares {
         parts.push(match shares.is_nothing_fed() {
@@ -393,7 +394,7 @@ pub fn sentence(shares: Option<&Shares>, fed: &Snapshot) -> String {
         }
     }
     if fed.repeated_reads > 0 {
-        parts.push(format!("{} reads repeated", fed.repeated_reads));
+        parts.push(format!("{} repeated", count(fed.repeated_reads, "read")));
     }
     parts.join(", ")
 }

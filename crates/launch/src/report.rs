@@ -3,6 +3,7 @@
 use feed::{Shares, Snapshot};
 use indicatif::HumanBytes;
 use serde::{Deserialize, Serialize};
+use terminal::text::count;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -85,8 +86,9 @@ impl Report {
             .first_token_seconds
             .map_or(String::new(), |s| format!(", first token after {s:.2} s"));
         eprintln!(
-            "tensorscope: {} prompt and {} generated tokens, {rate}{disk}{first}",
-            self.prompt_tokens, self.generated_tokens
+            "tensorscope: {} prompt and {}, {rate}{disk}{first}",
+            self.prompt_tokens,
+            count(self.generated_tokens, "generated token")
         );
         if let (Some(shares), Some(fed)) = (&self.shares, &self.fed) {
             let mut parts = vec![match shares.is_nothing_fed() {
@@ -115,12 +117,12 @@ impl Report {
                 waited / spent.max(1e-9) * 100.0
             ));
             if fed.repeated_reads > 0 {
-                parts.push(format!("{} reads repeated", fed.repeated_reads));
+                parts.push(format!("{} repeated", count(fed.repeated_reads, "read")));
             }
             if fed.too_many_experts > 0 {
                 parts.push(format!(
-                    "{} choices of more experts than slots went through the page cache",
-                    fed.too_many_experts
+                    "{} of more experts than slots went through the page cache",
+                    count(fed.too_many_experts, "choice")
                 ));
             }
             eprintln!("tensorscope: {}", parts.join(", "));

@@ -15,7 +15,7 @@ use kernelio::{
     session::{Session, SessionSummary, Wish},
 };
 use rundir::metadata::Underneath;
-use terminal::text::{grouped, size};
+use terminal::text::{count, size};
 
 /// With less the kernel kills the program before it can say anything; the smallest
 /// model needs hardly more.
@@ -199,21 +199,21 @@ fn describe(underneath: &mut Underneath, summary: SessionSummary) {
 pub fn sentence(underneath: &Underneath) -> String {
     let mut parts = Vec::new();
     if let Some(major) = underneath.major_faults {
-        parts.push(format!("{} major faults", grouped(major)));
+        parts.push(count(major, "major fault"));
     }
     if let (Some(bytes), Some(requests)) = (underneath.model_read_bytes, underneath.requests) {
         parts.push(format!(
-            "{} of the model read in {} requests",
+            "{} of the model read in {}",
             HumanBytes(bytes),
-            grouped(requests)
+            count(requests, "request")
         ));
     } else if let Some(bytes) = underneath.read_bytes {
         parts.push(format!("{} read from disk", HumanBytes(bytes)));
     }
     if underneath.residency_samples > 0 {
         parts.push(format!(
-            "{} samples of resident pages",
-            grouped(underneath.residency_samples)
+            "{} of resident pages",
+            count(underneath.residency_samples, "sample")
         ));
     }
     if let Some(limit) = underneath.memory_limit_bytes {

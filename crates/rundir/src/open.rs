@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use support::text::grouped;
+use support::text::count;
 use trace::status::{State, Status, read_status};
 
 use crate::directory::{io_error, is_model};
@@ -449,29 +449,4 @@ fn condition_of(run: &Path, metadata: Option<&Metadata>, status: Option<&Status>
 
 fn errno_text(errno: i32) -> String {
     reason(&io::Error::from_raw_os_error(errno))
-}
-
-/// `1 access`, `1,234 accesses`.
-fn count(number: u64, noun: &str) -> String {
-    let plural = match (number, noun.ends_with('s')) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{} {noun}{plural}", grouped(number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::count;
-
-    #[test]
-    fn counts_read_as_people_write_them() {
-        let check = |number, noun, expect: &str| assert_eq!(count(number, noun), expect);
-        check(0, "access", "0 accesses");
-        check(1, "access", "1 access");
-        check(999, "evaluation", "999 evaluations");
-        check(1_234, "access", "1,234 accesses");
-        check(u64::MAX, "access", "18,446,744,073,709,551,615 accesses");
-    }
 }

@@ -13,6 +13,16 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// `1 evaluation`, `1,234 evaluations`, `2 accesses`.
+pub fn count(number: u64, noun: &str) -> String {
+    let plural = match number {
+        1 => "",
+        _ if noun.ends_with(['s', 'x', 'z']) || noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{plural}", grouped(number))
+}
+
 /// `2.5 MiB`, `512 B`: in powers of 1024, with so many decimals.
 pub fn bytes(bytes: u64, decimals: usize) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
@@ -42,6 +52,18 @@ mod tests {
         check(1000, "1,000");
         check(1_234_567, "1,234,567");
         check(u64::MAX, "18,446,744,073,709,551,615");
+    }
+
+    #[test]
+    fn one_is_singular() {
+        let check = |number, noun, expect: &str| assert_eq!(count(number, noun), expect);
+        check(1, "evaluation", "1 evaluation");
+        check(0, "evaluation", "0 evaluations");
+        check(1234, "token", "1,234 tokens");
+        check(1, "access", "1 access");
+        check(2, "access", "2 accesses");
+        check(2, "batch", "2 batches");
+        check(u64::MAX, "access", "18,446,744,073,709,551,615 accesses");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use support::text::grouped;
+pub use support::text::{count, grouped};
 
 /// `4096`, `128K`, `1.5G`: bytes, in powers of 1024.
 pub fn size(text: &str) -> Result<u64, String> {

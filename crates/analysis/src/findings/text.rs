@@ -1,5 +1,7 @@
 //! Numbers as people read them.
 
+pub(crate) use support::text::count;
+
 /// `2.5 MiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     support::text::bytes(bytes, 1)
@@ -21,15 +23,6 @@ pub(crate) fn time(nanos: f64) -> String {
         format!("{:.1} ms", nanos / 1e6)
     } else {
         format!("{:.1} s", nanos / 1e9)
-    }
-}
-
-/// `1 layer`, `3 layers`.
-pub(crate) fn count(n: u64, noun: &str) -> String {
-    if n == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{n} {noun}s")
     }
 }
 

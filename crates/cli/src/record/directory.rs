@@ -19,7 +19,10 @@ use rundir::{
     error::reason,
     metadata::{Fed, Sampling as RunSampling, Settings, Statistics, Versions},
 };
-use terminal::{signals, text::grouped};
+use terminal::{
+    signals,
+    text::{count, grouped},
+};
 use trace::{
     format::Phase,
     read::streams,
@@ -237,10 +240,10 @@ pub fn finish(
             (lacks, _) => format!("the trace is incomplete ({}): ", lacks.join("; ")),
         };
         eprintln!(
-            "tensorscope: {how}{} prompt and {} generated tokens, {} accesses, {} lost, {} of log, in {}",
+            "tensorscope: {how}{} prompt and {}, {}, {} lost, {} of log, in {}",
             grouped(outcome.prompt_tokens),
-            grouped(outcome.generated_tokens),
-            grouped(summary.accesses),
+            count(outcome.generated_tokens, "generated token"),
+            count(summary.accesses, "access"),
             grouped(lost_accesses),
             HumanBytes(log_bytes),
             path.display()
@@ -252,7 +255,8 @@ pub fn finish(
     if !is_quiet {
         for (op, steps) in &summary.unknown_ops() {
             eprintln!(
-                "tensorscope: op {op} is unknown to the op table; {steps} executions are recorded as whole views"
+                "tensorscope: op {op} is unknown to the op table; recorded as whole views: {}",
+                count(*steps, "execution")
             );
         }
     }
