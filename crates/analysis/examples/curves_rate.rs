@@ -75,6 +75,8 @@ fn main() {
         let begin = Begin::now();
         let question = CacheQuestion {
             budgets_bytes: even_budgets(sequence.touched_bytes(), POINTS),
+            given_bytes: Vec::new(),
+            beside_weights_bytes: None,
             weights: weights_of(&sequence, None),
             machine: Machine::new(1e9),
             threads,

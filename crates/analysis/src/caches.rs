@@ -23,6 +23,10 @@ const DEFAULT_POINTS: u64 = 16;
 pub struct CacheQuestion {
     /// Memory for weights; empty means 16 equal steps up to all that was used.
     pub budgets_bytes: Vec<u64>,
+    /// The same as memory of the whole program, where somebody asked for that.
+    pub given_bytes: Vec<u64>,
+    /// Memory that the program needs besides weights, where that is known.
+    pub beside_weights_bytes: Option<u64>,
     /// As [`crate::weights::weights_of`] finds them.
     pub weights: Vec<Weight>,
     /// Its disk's speed is not positive where nobody measured.
@@ -78,6 +82,8 @@ impl Caches {
             weights: &question.weights,
             routing: &routing,
             page_curves: &page.curves,
+            beside_weights_bytes: question.beside_weights_bytes,
+            given_bytes: &question.given_bytes,
             machine: question.machine,
         };
         let opportunities = Opportunities::of(sequence, &parts);

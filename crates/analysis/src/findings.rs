@@ -7,6 +7,7 @@
 
 mod memory;
 mod model;
+mod opportunities;
 pub(crate) mod text;
 mod underneath;
 
@@ -56,7 +57,7 @@ pub fn findings(facts: &Facts, opportunities: Option<&Opportunities>) -> Vec<Fin
     memory::attention(facts, &mut list);
     model::experts(facts, &mut list);
     if let Some(opportunities) = opportunities {
-        memory::opportunities(opportunities, &mut list);
+        opportunities::budgets(opportunities, &mut list);
     }
     list.0
 }

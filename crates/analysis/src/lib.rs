@@ -26,6 +26,7 @@
 //! - [`traffic`]: accesses, bytes and time by kind, component, op, layer, phase;
 //! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs;
 //! - [`findings`]: the facts as sentences, each with the query that shows it;
+//! - [`actions`]: what to do about them, with the flags to type;
 //! - [`facts`]: all of them together; [`timeline`]: a series of bounded length.
 //!
 //! What the kernel did meanwhile:
@@ -56,6 +57,7 @@ pub mod sequential;
 pub mod sources;
 pub mod working_set;
 
+pub mod actions;
 pub mod facts;
 pub mod findings;
 pub mod pass;

@@ -16,12 +16,38 @@ use crate::{curves::Curves, findings::text::bytes as human, sequence::Sequence};
 pub enum Strategy {
     /// What llama.cpp does today: map the file and let the page cache do it (LRU).
     PageCache,
+    /// Keep what fits, leave the rest to the page cache.
+    Pin,
     /// Read everything in the order of its use, keep nothing.
     Stream,
     /// Keep what fits, stream the others in order; experts whole.
     PinAndStream,
     /// The same, with experts read one by one and kept in slots.
     ExpertCache,
+}
+
+impl Strategy {
+    /// For a sentence: "… reads 3 MiB per token".
+    pub fn words(self) -> &'static str {
+        match self {
+            Strategy::PageCache => "the page cache",
+            Strategy::Pin => "pinning weights",
+            Strategy::Stream => "streaming in order",
+            Strategy::PinAndStream => "pinning weights and streaming the rest",
+            Strategy::ExpertCache => "pinning the dense weights and caching experts",
+        }
+    }
+}
+
+/// Whether the weights have room in a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    /// The program alone takes it all.
+    No,
+    /// Some of them, at a time.
+    Some,
+    All,
 }
 
 /// The outlook at several budgets.
@@ -34,15 +60,26 @@ pub struct Opportunities {
     pub expert_bytes: u64,
     /// Weight bytes that computing one token reads from memory.
     pub used_bytes_per_token: u64,
+    /// Memory that the program needs besides; `None` where the model's file is gone.
+    pub beside_weights_bytes: Option<u64>,
+    /// Memory of the whole program below which no way helps; only where a budget is smaller
+    /// than what it needs besides weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least_program_bytes: Option<u64>,
     /// `None` where nobody measured: then there are no times.
     pub machine: Option<Machine>,
+    /// Whether somebody asked for these budgets, and not for even steps.
+    pub budgets_are_given: bool,
     pub budgets: Vec<BudgetOutlook>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BudgetOutlook {
+    /// Memory for the whole program; `None` where its other needs are not known.
+    pub program_bytes: Option<u64>,
     /// Memory for weights.
     pub budget_bytes: u64,
+    pub fit: Fit,
     /// Belady's optimum over pages: no policy reads less.
     pub least_disk_bytes_per_token: u64,
     /// The page cache first.
@@ -81,6 +118,12 @@ pub struct Verdict {
     pub reason: String,
 }
 
+const PINS: Strategies = Strategies {
+    pin: true,
+    stream: false,
+    experts: false,
+};
+
 /// What the outlook is made from.
 pub struct Parts<'a> {
     /// Bytes of all weights that the run used.
@@ -90,6 +133,10 @@ pub struct Parts<'a> {
     pub routing: &'a RoutingSequence,
     /// At page granularity, with a point for each budget.
     pub page_curves: &'a Curves,
+    /// See [`Opportunities`].
+    pub beside_weights_bytes: Option<u64>,
+    /// Of the whole program, one for each point of the curves; or none.
+    pub given_bytes: &'a [u64],
     /// Its disk's speed is not positive where nobody measured.
     pub machine: Machine,
 }
@@ -103,18 +150,63 @@ impl Opportunities {
         }
         let (weights, machine) = (parts.weights, parts.machine);
         let touched: f64 = weights.iter().map(Weight::touched_bytes).sum();
-        let budgets = parts.page_curves.points.iter().map(|point| {
+        let budgets = parts.page_curves.points.iter().enumerate();
+        let budgets = budgets.map(|(at, point)| {
+            let given = parts.given_bytes.get(at).copied();
+            let steps = || Some(point.budget_bytes + parts.beside_weights_bytes?);
             let least = point.belady.generate.bytes.div_ceil(tokens);
-            parts.outlook(point.budget_bytes, least)
+            parts.outlook(given.or_else(steps), point.budget_bytes, least)
         });
+        let budgets: Vec<BudgetOutlook> = budgets.collect();
+        let lacks = budgets.iter().any(|outlook| outlook.fit == Fit::No);
         Some(Opportunities {
+            beside_weights_bytes: parts.beside_weights_bytes,
+            least_program_bytes: lacks.then(|| parts.least_program_bytes()).flatten(),
+            budgets_are_given: !parts.given_bytes.is_empty(),
             generated_tokens: tokens,
             footprint_bytes: parts.footprint_bytes,
             expert_bytes: parts.expert_bytes(),
             used_bytes_per_token: touched.round() as u64,
             machine: (machine.disk_bytes_per_second > 0.0).then_some(machine),
-            budgets: budgets.collect(),
+            budgets,
         })
+    }
+
+    /// All budgets that somebody asked for; of even steps those nearest to a quarter, half and
+    /// three quarters of the weights.
+    pub fn shown(&self) -> Vec<&BudgetOutlook> {
+        if self.budgets_are_given {
+            return self.budgets.iter().collect();
+        }
+        let mut shown: Vec<usize> = (1..=3)
+            .filter_map(|n| {
+                let wanted = self.footprint_bytes / 4 * n;
+                let distance = |at: &usize| self.budgets[*at].budget_bytes.abs_diff(wanted);
+                (0..self.budgets.len()).min_by_key(distance)
+            })
+            .collect();
+        shown.dedup();
+        shown.into_iter().map(|at| &self.budgets[at]).collect()
+    }
+}
+
+impl BudgetOutlook {
+    /// What to tell `tensorscope run` so that it does the best; nothing where it does so anyway.
+    pub fn strategy_flag(&self) -> Option<&'static str> {
+        let reads = |strategy| self.of(strategy).and_then(|of| of.disk_bytes_per_token);
+        let best = self.best?;
+        let usual = reads(Strategy::ExpertCache).or_else(|| reads(Strategy::PinAndStream));
+        match best {
+            _ if reads(best) == usual => None,
+            Strategy::Pin => Some("--strategy pin"),
+            Strategy::Stream => Some("--strategy stream"),
+            Strategy::PinAndStream => Some("--strategy pin,stream"),
+            Strategy::PageCache | Strategy::ExpertCache => None,
+        }
+    }
+
+    pub fn of(&self, strategy: Strategy) -> Option<&StrategyOutlook> {
+        self.strategies.iter().find(|s| s.strategy == strategy)
     }
 }
 
@@ -125,35 +217,80 @@ impl Parts<'_> {
         experts.map(|weight| weight.bytes).sum()
     }
 
-    fn outlook(&self, budget_bytes: u64, least_disk_bytes_per_token: u64) -> BudgetOutlook {
-        let answer = |stream: bool, pin: bool, experts: bool| {
-            let question = Question {
-                weights: self.weights,
-                weights_bytes: budget_bytes,
-                strategies: Strategies {
-                    pin,
-                    stream,
-                    experts,
-                },
-                machine: self.machine,
-                routing: Some(self.routing),
-                policy: None,
-            };
-            question.answer()
+    fn answer(&self, weights_bytes: u64, strategies: Strategies) -> Answer {
+        let question = Question {
+            weights: self.weights,
+            weights_bytes,
+            strategies,
+            machine: self.machine,
+            routing: strategies.experts.then_some(self.routing),
+            policy: None,
         };
-        let streamed = answer(true, false, false);
+        question.answer()
+    }
+
+    /// The least memory, to a mebibyte, with which keeping weights beats the page cache, or with
+    /// which it keeps all of them.
+    fn least_program_bytes(&self) -> Option<u64> {
+        const STEP: u64 = 1 << 20;
+        let beside = self.beside_weights_bytes?;
+        let helps = |steps: u64| {
+            let answer = self.answer(steps * STEP, PINS);
+            answer.why_not.is_none() || answer.predicted.stock.bytes_read_per_token == 0
+        };
+        let (mut low, mut high) = (0, self.footprint_bytes.div_ceil(STEP));
+        if !helps(high) {
+            return None;
+        }
+        while low + 1 < high {
+            let middle = low.midpoint(high);
+            *(if helps(middle) { &mut high } else { &mut low }) = middle;
+        }
+        Some((beside + high * STEP).next_multiple_of(STEP))
+    }
+
+    fn outlook(
+        &self,
+        program_bytes: Option<u64>,
+        budget_bytes: u64,
+        least_disk_bytes_per_token: u64,
+    ) -> BudgetOutlook {
+        let only = |pin, stream, experts| Strategies {
+            pin,
+            stream,
+            experts,
+        };
+        let streamed = self.answer(budget_bytes, only(false, true, false));
+        let both = self.answer(budget_bytes, only(true, true, false));
         let strategies = vec![
             stock(&streamed),
+            self.fed(Strategy::Pin, &self.answer(budget_bytes, PINS)),
             self.fed(Strategy::Stream, &streamed),
-            self.fed(Strategy::PinAndStream, &answer(true, true, false)),
-            self.fed(Strategy::ExpertCache, &answer(true, true, true)),
+            self.fed(Strategy::PinAndStream, &both),
+            self.fed(
+                Strategy::ExpertCache,
+                &self.answer(budget_bytes, Strategies::ALL),
+            ),
         ];
+        let helps = |outlook: &&StrategyOutlook| outlook.verdict.help == Help::Helps;
+        // By bytes alone a ring is memory lost; what it gives, reads that overlap computing, is
+        // in times.
+        let streams = !both.choice.streamed.is_empty() && both.why_not.is_none();
+        let pins_count = both.predicted.tokens_per_second.is_some() || !streams;
         let best = strategies
             .iter()
-            .filter(|outlook| outlook.verdict.help == Help::Helps)
+            .filter(helps)
+            .filter(|outlook| pins_count || outlook.strategy != Strategy::Pin)
             .min_by_key(|outlook| (outlook.nanos_per_token, outlook.disk_bytes_per_token))
             .map(|outlook| outlook.strategy);
+        let reads_nothing = streamed.predicted.stock.bytes_read_per_token == 0;
         BudgetOutlook {
+            fit: match program_bytes.zip(self.beside_weights_bytes) {
+                Some((program, beside)) if program <= beside => Fit::No,
+                _ if reads_nothing => Fit::All,
+                _ => Fit::Some,
+            },
+            program_bytes,
             budget_bytes,
             least_disk_bytes_per_token,
             strategies,

@@ -6,6 +6,8 @@ use reader::{Seen, Traffic};
 use serde::{Deserialize, Serialize};
 use trace::origin::Source;
 
+use crate::traffic::PHASES;
+
 /// What one phase got from one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRow {
@@ -19,12 +21,13 @@ pub struct SourceRow {
 
 #[derive(Debug, Default)]
 pub struct Accumulator {
-    sums: BTreeMap<(&'static str, Source), (Traffic, u64)>,
+    /// By the number of the phase: a prompt comes first.
+    sums: BTreeMap<(u8, Source), (Traffic, u64)>,
 }
 
 impl Accumulator {
     pub fn push(&mut self, seen: &Seen) {
-        let phase = seen.evaluation.phase.name();
+        let phase = seen.evaluation.phase as u8;
         seen.for_each_origin(|of, origin| {
             let (traffic, waited) = self.sums.entry((phase, origin.source)).or_default();
             traffic.add(1, of.access.region.bytes());
@@ -36,7 +39,7 @@ impl Accumulator {
     pub fn finish(self) -> Vec<SourceRow> {
         let rows = self.sums.into_iter();
         rows.map(|((phase, source), (traffic, waited_nanos))| SourceRow {
-            phase: phase.to_owned(),
+            phase: PHASES[usize::from(phase)].name().to_owned(),
             source: source.name().to_owned(),
             accesses: traffic.accesses,
             bytes: traffic.bytes,

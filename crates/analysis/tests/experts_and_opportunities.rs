@@ -9,7 +9,9 @@ use analysis::{
     cache_trace::{CacheTrace, PAGE_BYTES},
     caches::{CacheQuestion, Caches},
     experts_cache::{ExpertCaches, Hits, RoutedLayer, RoutingSequence, routing_of},
-    opportunities::{Help, Opportunities, Strategy, StrategyOutlook},
+    facts::Facts,
+    findings::findings,
+    opportunities::{Fit, Help, Opportunities, Strategy, StrategyOutlook},
     sequence::{Extent, Piece, Run, Sequence},
     weights::{compute_seconds, weights_of},
 };
@@ -227,6 +229,8 @@ fn machine() -> Machine {
 fn caches(sequence: &Sequence, budgets: &[u64], machine: Machine) -> Caches {
     let question = CacheQuestion {
         budgets_bytes: budgets.to_vec(),
+        given_bytes: Vec::new(),
+        beside_weights_bytes: None,
         weights: weights_of(sequence, None),
         machine,
         threads: NonZeroUsize::MIN,
@@ -242,6 +246,63 @@ fn opportunities(sequence: &Sequence, budgets: &[u64], machine: Machine) -> Oppo
 fn dense() -> Sequence {
     let units = (0..20).map(|i| unit(&format!("u{i}"), 100 * MB, Some(i * 100 * MB)));
     cyclic(units.collect(), 5)
+}
+
+#[test]
+fn pins_alone_are_best_by_bytes_only_where_nothing_helps_by_streaming() {
+    let sequence = dense();
+    let all = opportunities(&sequence, &[200 * MB, 1301 * MB], Machine::new(0.0));
+    // No ring fits: two weights are kept, whoever is asked.
+    let tight = &all.budgets[0];
+    assert_eq!(tight.best, Some(Strategy::Pin));
+    let pinned = of(&tight.strategies, Strategy::Pin);
+    assert_eq!(pinned.disk_bytes_per_token, Some(1800 * MB));
+    assert_eq!(tight.strategy_flag(), None);
+    // Here a ring does, and thirteen pins would read less.
+    let middle = &all.budgets[1];
+    assert_eq!(middle.best, Some(Strategy::PinAndStream));
+    let pinned = of(&middle.strategies, Strategy::Pin);
+    assert_eq!(pinned.disk_bytes_per_token, Some(700 * MB));
+    assert_eq!(middle.strategy_flag(), None);
+    // Nobody asked for these budgets, or knows what else the program needs.
+    assert!(!all.budgets_are_given);
+    assert_eq!(middle.program_bytes, None);
+    assert_eq!(middle.fit, Fit::Some);
+}
+
+#[test]
+fn a_program_that_does_not_fit_is_told_what_would() {
+    let sequence = dense();
+    let question = CacheQuestion {
+        budgets_bytes: vec![0, 500 * MB, 2000 * MB],
+        given_bytes: vec![50 * MB, 600 * MB, 2100 * MB],
+        beside_weights_bytes: Some(100 * MB),
+        weights: weights_of(&sequence, None),
+        machine: Machine::new(0.0),
+        threads: NonZeroUsize::MIN,
+    };
+    let all = Caches::of(&sequence, &question).unwrap();
+    let all = all.opportunities.unwrap();
+    let fits: Vec<Fit> = all.budgets.iter().map(|o| o.fit).collect();
+    assert_eq!(fits, [Fit::No, Fit::Some, Fit::All]);
+    assert_eq!(all.budgets[1].program_bytes, Some(600 * MB));
+    // One weight of twenty is five per cent of what is read; that counts from two on.
+    assert_eq!(all.least_program_bytes, Some(300 * MB));
+    assert_eq!(all.shown().len(), 3);
+    let said = findings(&Facts::default(), Some(&all));
+    let said: Vec<&str> = said.iter().map(|finding| finding.text.as_str()).collect();
+    assert_eq!(
+        said[0],
+        "50.0 MiB of memory are too little: the program needs 100.0 MiB beside the weights; 300.0 MiB is the least that \
+         helps"
+    );
+    assert!(said[1].starts_with(
+        "with 600.0 MiB of memory, 500.0 MiB of it for weights (25.0 % of those used), "
+    ));
+    assert!(
+        said[2]
+            .ends_with("(100.0 % of those used), all of them fit: nothing is read from disk again")
+    );
 }
 
 #[test]
@@ -447,7 +508,7 @@ fn all_cache_results_come_at_once_and_serialise() {
         json["expert_caches"]["points"][3]["global"]["lru"]["run"],
         8
     );
-    let outlook = &json["opportunities"]["budgets"][15]["strategies"][3];
+    let outlook = &json["opportunities"]["budgets"][15]["strategies"][4];
     assert_eq!(outlook["strategy"], "expert_cache");
     assert_eq!(outlook["verdict"]["help"], "would_not_help");
 

@@ -121,6 +121,8 @@ fn opportunities(run: &Run) -> Option<Opportunities> {
     let bytes = sequence.touched_bytes();
     let question = CacheQuestion {
         budgets_bytes: vec![bytes / 4, bytes / 2],
+        given_bytes: Vec::new(),
+        beside_weights_bytes: None,
         weights: weights_of(&sequence, None),
         machine: Machine::new(1e9),
         threads: NonZeroUsize::MIN,

@@ -3,6 +3,7 @@
 use std::{io, num::NonZeroUsize, path::Path};
 
 use analysis::{
+    actions::{Action, Grounds, actions},
     caches::{CacheQuestion, Caches},
     compare::Models,
     facts::{self, Facts, Options},
@@ -31,9 +32,13 @@ use trace::format::Checksum;
 
 use launch::planning;
 
+use crate::setup::setup_of;
+
 /// Everything that `report --json` prints about a run besides its sums.
 #[derive(Serialize, Deserialize)]
 pub struct Results {
+    /// Without a default: results that were kept before there were any are made again.
+    pub actions: Vec<Action>,
     pub findings: Vec<Finding>,
     pub facts: Facts,
     /// Absent when the run read no weights from a file.
@@ -135,8 +140,12 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         None => Machine::new(0.0),
     };
     let ahead = planning::read_ahead_bytes(Some(run), None);
+    let beside = beside_weights_bytes(props, model.as_ref());
+    let for_weights = |&budget: &u64| budget.saturating_sub(beside.unwrap_or(0));
     let question = CacheQuestion {
-        budgets_bytes: budgets(props, model.as_ref()),
+        budgets_bytes: props.budgets_bytes.iter().map(for_weights).collect(),
+        given_bytes: props.budgets_bytes.clone(),
+        beside_weights_bytes: beside,
         machine: machine.reading_ahead(ahead, &weights),
         weights,
         threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
@@ -154,7 +163,14 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         .as_ref()
         .map_or_else(Vec::new, findings::underneath);
     list.extend(findings(&facts, opportunities));
+    let grounds = Grounds {
+        facts: &facts,
+        opportunities,
+        underneath: underneath.as_ref(),
+        setup: &setup_of(run, model.as_ref(), props.ceilings.as_ref()),
+    };
     Ok(Results {
+        actions: actions(&grounds),
         findings: list,
         facts,
         caches,
@@ -162,8 +178,8 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
     })
 }
 
-/// Memory for weights: what the budgets leave for them, as in a plan.
-fn budgets(props: &AnalyseProps, model: Option<&gguf::Model>) -> Vec<u64> {
+/// What a program needs besides weights, as in a plan; `None` where the model's file is gone.
+fn beside_weights_bytes(props: &AnalyseProps, model: Option<&gguf::Model>) -> Option<u64> {
     let Some(model) = model else {
         if !props.budgets_bytes.is_empty() {
             eprintln!(
@@ -171,12 +187,11 @@ fn budgets(props: &AnalyseProps, model: Option<&gguf::Model>) -> Vec<u64> {
                  weights: --memory is taken to be for weights alone"
             );
         }
-        return props.budgets_bytes.clone();
+        return None;
     };
     let (context, batch) = (planning::CONTEXT_TOKENS, planning::MICRO_BATCH_TOKENS);
     let other = planning::other_bytes(model, GgmlType::F16, context.into(), batch.into());
-    let for_weights = |&budget: &u64| planning::weights_bytes(budget, other);
-    props.budgets_bytes.iter().map(for_weights).collect()
+    Some(planning::beside_weights_bytes(other))
 }
 
 /// What the kernel did, where that was recorded; else this costs nothing.

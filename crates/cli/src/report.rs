@@ -1,36 +1,37 @@
 //! `tensorscope report`: what a trace says, on a page.
 
-use std::{fmt::Write as _, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
-use indicatif::HumanBytes;
 use reader::summary::{Summary, Traffic, summarise};
 use rundir::{Condition, Run};
 use serde_json::{Value, json};
 use terminal::{
     progress,
     runs::{open_run, says_what_is_missing},
-    text::grouped,
 };
-use trace::template::TensorKind;
 
 use crate::{
-    analyse::{AnalyseProps, Results, analyse, read_ceilings, results},
+    analyse::{AnalyseProps, analyse, read_ceilings, results},
     report_files::{self, Kind},
+    report_text::{Queries, phases, text},
 };
 
-/// Say what a trace shows: findings with their evidence, bytes and time by kind, component, op
+/// Say what to do about a run, what it shows, and bytes and time by kind, component and op
 ///
-/// As text, as JSON, as one HTML page that needs no network, as Markdown, or every plot as a
+/// First what to do, with the flags to type; then findings, each a sentence with its numbers;
+/// what less memory would give; then tables. As text, as JSON, as one HTML page that needs no network, as Markdown, or every plot as a
 /// picture.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   tensorscope report RUN
+  tensorscope report RUN --queries                   # and the SQL that shows each finding
+  tensorscope report RUN --memory 2G,4G              # what these budgets would give
   tensorscope report RUN --html -o report.html
   tensorscope report RUN --png -o plots              # a folder
-  tensorscope report RUN --json | jq .findings
+  tensorscope report RUN --json | jq .actions
   tensorscope bench ceilings -m model.gguf -o ceilings.json
   tensorscope report RUN --memory 2G,4G --ceilings ceilings.json")]
 pub struct Args {
@@ -41,6 +42,10 @@ pub struct Args {
     /// sixteen even steps of memory for weights]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = terminal::text::size)]
     memory: Vec<u64>,
+
+    /// Say below each finding where its numbers are in --json, and the query that shows them
+    #[arg(long, conflicts_with_all = ["json", "html", "md", "svg", "png"])]
+    queries: bool,
 
     /// Disk and memory speeds for predictions: what `bench ceilings -o FILE` wrote
     #[arg(long, value_name = "FILE")]
@@ -130,7 +135,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         serde_json::to_string_pretty(&object)?
     } else {
-        page(&run, &summary, &results)
+        let queries = match args.queries {
+            true => Queries::Shown,
+            false => Queries::Hidden,
+        };
+        text(&run, &summary, &results, queries)
     };
     terminal::print(&out)?;
     Ok(code)
@@ -155,146 +164,6 @@ impl Args {
     }
 }
 
-fn page(run: &Run, summary: &Summary, results: &Results) -> String {
-    let mut out = String::new();
-    let mut line = |text: String| {
-        out.push_str(&text);
-        out.push('\n');
-    };
-    if let Some(model) = run.metadata().and_then(|m| m.model.as_ref()) {
-        line(format!(
-            "{} ({}, {} parameters, {})",
-            model.name.as_deref().unwrap_or("unnamed model"),
-            model.architecture,
-            grouped(model.parameters),
-            HumanBytes(model.size_bytes)
-        ));
-    }
-    line(format!(
-        "{} evaluations, {} executed nodes, {} accesses, {} lost; {} of log",
-        grouped(summary.evaluations),
-        grouped(summary.steps),
-        grouped(summary.accesses),
-        grouped(run.lost().accesses),
-        HumanBytes(log_bytes(run, summary))
-    ));
-    for (phase, sum) in &summary.by_phase {
-        line(format!(
-            "{phase}: {} tokens in {} evaluations, {:.3} s, {:.1} tokens/s, {} of weights read per evaluation",
-            grouped(sum.tokens),
-            grouped(sum.evaluations),
-            sum.nanos as f64 / 1e9,
-            sum.timed_tokens as f64 * 1e9 / sum.nanos.max(1) as f64,
-            HumanBytes(sum.weight_bytes / sum.evaluations.max(1))
-        ));
-    }
-    if summary.drafted_tokens > 0 {
-        line(format!(
-            "draft: {} tokens were guessed and checked beside generated ones",
-            grouped(summary.drafted_tokens)
-        ));
-    }
-    let _ = writeln!(out, "\nFindings");
-    for finding in &results.findings {
-        let _ = writeln!(out, "- {}", finding.text);
-        let _ = writeln!(out, "    evidence: {}", finding.evidence);
-        if let Some(sql) = &finding.sql {
-            let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
-            let _ = writeln!(out, "    query: {sql}");
-        }
-    }
-    if let Some(underneath) = &results.underneath {
-        let _ = write!(out, "\n{}", render::underneath::text(underneath));
-    }
-    let total: u64 = summary.by_kind.values().map(|t| t.bytes).sum();
-    let share = |bytes: u64| format!("{:.1}", bytes as f64 * 100.0 / total.max(1) as f64);
-    let _ = writeln!(out, "\nBytes by kind");
-    let mut table = new_table(&["kind", "direction", "accesses", "bytes", "share %"], 2);
-    for ((kind, direction), traffic) in &summary.by_kind {
-        table.add_row([
-            kind.name().to_owned(),
-            (*direction).to_owned(),
-            grouped(traffic.accesses),
-            HumanBytes(traffic.bytes).to_string(),
-            share(traffic.bytes),
-        ]);
-    }
-    let _ = writeln!(out, "{table}\n\nWeights by component");
-    let weights: u64 = summary
-        .by_kind
-        .get(&(TensorKind::Weight, "read"))
-        .map_or(0, |traffic| traffic.bytes)
-        .max(1);
-    let mut table = new_table(&["component", "accesses", "bytes", "share of weights %"], 1);
-    for (component, traffic) in &summary.by_component {
-        table.add_row([
-            (*component).to_owned(),
-            grouped(traffic.accesses),
-            HumanBytes(traffic.bytes).to_string(),
-            format!("{:.1}", traffic.bytes as f64 * 100.0 / weights as f64),
-        ]);
-    }
-    let _ = writeln!(out, "{table}");
-    if !results.facts.sources.is_empty() {
-        let _ = writeln!(out, "\nWeights by where they were");
-        let header = ["phase", "source", "accesses", "bytes", "waited ms"];
-        let mut table = new_table(&header, 2);
-        for row in &results.facts.sources {
-            table.add_row([
-                row.phase.clone(),
-                row.source.clone(),
-                grouped(row.accesses),
-                HumanBytes(row.bytes).to_string(),
-                format!("{:.2}", row.waited_nanos as f64 / 1e6),
-            ]);
-        }
-        let _ = writeln!(out, "{table}");
-    }
-    let _ = writeln!(out, "\nOps by time");
-    let nanos: u64 = summary.by_op.values().map(|op| op.nanos).sum();
-    let mut table = new_table(&["op", "executions", "ms", "time %", "read", "written"], 1);
-    let mut ops: Vec<_> = summary.by_op.iter().collect();
-    ops.sort_by_key(|(_, op)| std::cmp::Reverse(op.nanos));
-    for (name, op) in ops {
-        let unknown = if op.is_unknown {
-            " (unknown: whole views)"
-        } else {
-            ""
-        };
-        table.add_row([
-            format!("{name}{unknown}"),
-            grouped(op.steps),
-            format!("{:.2}", op.nanos as f64 / 1e6),
-            format!("{:.1}", op.nanos as f64 * 100.0 / nanos.max(1) as f64),
-            HumanBytes(op.read.bytes).to_string(),
-            HumanBytes(op.written.bytes).to_string(),
-        ]);
-    }
-    let _ = writeln!(out, "{table}");
-    if !summary.experts.is_empty() {
-        let _ = writeln!(out, "\nExperts by layer");
-        let mut table = new_table(
-            &["layer", "choices", "experts used", "hottest", "its share %"],
-            0,
-        );
-        for (layer, experts) in &summary.experts {
-            let choices: u64 = experts.values().sum();
-            let hottest = experts.iter().max_by_key(|(_, n)| **n);
-            table.add_row([
-                layer.to_string(),
-                grouped(choices),
-                experts.len().to_string(),
-                hottest.map_or(String::new(), |(e, _)| e.to_string()),
-                hottest.map_or(String::new(), |(_, n)| {
-                    format!("{:.1}", *n as f64 * 100.0 / choices as f64)
-                }),
-            ]);
-        }
-        let _ = writeln!(out, "{table}");
-    }
-    out
-}
-
 /// A table whose columns from `first_number` on hold numbers.
 pub fn new_table(header: &[&str], first_number: usize) -> Table {
     let mut table = Table::new();
@@ -308,7 +177,7 @@ pub fn new_table(header: &[&str], first_number: usize) -> Table {
 
 /// Bytes of the log. What the recorder had prepared and not used yet when it was killed is
 /// none of them.
-fn log_bytes(run: &Run, summary: &Summary) -> u64 {
+pub fn log_bytes(run: &Run, summary: &Summary) -> u64 {
     match run.condition() {
         Condition::Killed { .. } | Condition::Recording { .. } => summary.record_bytes,
         _ => run.log_bytes(),
@@ -334,7 +203,7 @@ fn as_json(run: &Run, summary: &Summary) -> Value {
         "drafted_tokens": summary.drafted_tokens,
         "log_bytes": log_bytes(run, summary),
         "duration_nanos": summary.last_nanos.saturating_sub(summary.first_nanos),
-        "by_phase": summary.by_phase.iter().map(|(phase, p)| json!({
+        "by_phase": phases(summary).into_iter().map(|(phase, p)| json!({
             "phase": phase, "evaluations": p.evaluations, "tokens": p.tokens, "nanos": p.nanos,
             "weight_bytes": p.weight_bytes,
         })).collect::<Vec<_>>(),

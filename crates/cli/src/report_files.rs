@@ -97,6 +97,7 @@ impl Target {
             title: info.model.name.as_deref().unwrap_or(&info.name),
             about: &about,
             index: &index,
+            actions: &results.actions,
             findings: &results.findings,
             facts: &results.facts,
             caches: results.caches.as_ref(),

@@ -113,9 +113,12 @@ impl Question<'_> {
 
 /// Of the memory for a whole program, what is for weights.
 pub fn weights_bytes(budget_bytes: u64, other_bytes: u64) -> u64 {
-    budget_bytes
-        .saturating_sub(other_bytes)
-        .saturating_sub(feed::MARGIN_BYTES)
+    budget_bytes.saturating_sub(beside_weights_bytes(other_bytes))
+}
+
+/// What a budget must have before anything of it is for weights.
+pub fn beside_weights_bytes(other_bytes: u64) -> u64 {
+    other_bytes + feed::MARGIN_BYTES
 }
 
 /// Seconds to compute a token of a model that nobody has run: by bytes and cores.

@@ -32,6 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (facts, sequence) = read(&run)?;
     let question = CacheQuestion {
         budgets_bytes: Vec::new(),
+        given_bytes: Vec::new(),
+        beside_weights_bytes: None,
         weights: weights_of(&sequence, None),
         machine: match args.get(2) {
             Some(speeds) => machine(speeds)?,
@@ -60,6 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         title: info.model.name.as_deref().unwrap_or(&info.name),
         about: &about,
         index: &index,
+        actions: &[],
         findings: &findings,
         facts: &facts,
         caches: caches.as_ref(),

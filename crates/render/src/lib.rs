@@ -9,7 +9,7 @@
 //! - [`palette`]: every colour; [`charts`]: charts that the report and the viewer share;
 //! - [`plot`]: a small plotting kit; [`plots`]: every plot of the report;
 //! - [`page`]: the report as one HTML file, or as Markdown;
-//! - [`underneath`]: what the kernel did, as text;
+//! - [`underneath`]: what the kernel did, as text; [`less_memory`]: what memory would give, as rows;
 //! - [`animation`]: playback as GIF or raw frames.
 //!
 //! Those of the first list are one pass over a [`Log`] and need memory for one
@@ -25,6 +25,7 @@ pub mod flamegraph;
 pub mod folded;
 mod frames;
 mod json;
+pub mod less_memory;
 mod log;
 pub mod page;
 pub mod palette;

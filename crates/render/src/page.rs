@@ -7,6 +7,7 @@
 //! sorting of tables is missing. Texts that come from a model (names, tokens) are
 //! escaped wherever they stand, and the policy is there should that ever fail.
 
+mod actions;
 mod figures;
 mod findings;
 mod markdown;
@@ -32,7 +33,7 @@ const SCRIPT: &str = include_str!("page/sort.js");
 pub fn html(input: &ReportInput, plots: &[Plot]) -> String {
     let info = input.index.info();
     let summary = input.index.summary(&index::Filter::default());
-    let tables = tables::all(&summary, &info, input.underneath);
+    let tables = tables::all(&summary, input);
     let style = style();
     let mut out = String::with_capacity(1 << 20);
     let title = escape(input.title);
@@ -56,6 +57,7 @@ pub fn html(input: &ReportInput, plots: &[Plot]) -> String {
     out.push_str(&about(input.about));
     out.push_str("</header>\n");
     out.push_str(&missing(&info.missing));
+    out.push_str(&actions::html(input.actions));
     out.push_str(&findings::html(input.findings));
     for section in Section::ALL {
         let mut of_section = plots
@@ -125,6 +127,9 @@ fn hash(text: &str) -> String {
 fn contents(input: &ReportInput, plots: &[Plot], tables: &[tables::Table]) -> String {
     let mut out =
         String::from("<nav aria-label=\"Contents\">\n<p class=\"kicker\">Contents</p>\n<ul>\n");
+    if !input.actions.is_empty() {
+        out.push_str("<li><a href=\"#actions\">What to do</a></li>\n");
+    }
     if !input.findings.is_empty() {
         out.push_str("<li><a href=\"#findings\">Findings</a></li>\n");
     }

@@ -13,7 +13,7 @@ mod traffic;
 mod underneath;
 
 use analysis::{
-    cache_trace::Scope, caches::Caches, facts::Facts, findings::Finding,
+    actions::Action, cache_trace::Scope, caches::Caches, facts::Facts, findings::Finding,
     underneath::UnderneathResults,
 };
 use index::RunIndex;
@@ -32,6 +32,7 @@ pub struct ReportInput<'a> {
     /// How the run was made, as names and values for the head of the page.
     pub about: &'a [(String, String)],
     pub index: &'a RunIndex,
+    pub actions: &'a [Action],
     pub findings: &'a [Finding],
     pub facts: &'a Facts,
     /// Absent when the run read no weights from a file.

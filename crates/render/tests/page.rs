@@ -79,6 +79,20 @@ fn the_policy_allows_the_page_itself_and_nothing_else() {
 }
 
 #[test]
+fn what_to_do_stands_before_the_findings_with_what_to_type() {
+    let report = Report::new(Model::Experts, 30);
+    let html = page_of(&report);
+    let place = |text: &str| html.find(text).unwrap_or_else(|| panic!("no {text}"));
+    assert!(place("<section id=\"actions\">") < place("<section id=\"findings\">"));
+    assert!(html.contains("llama.cpp: <code>-t 8</code>"), "{html}");
+    let input = report.input();
+    let markdown = page::markdown(&input, &[], &|plot| plot.id.clone());
+    let place = |text: &str| markdown.find(text).unwrap_or_else(|| panic!("no {text}"));
+    assert!(place("## What to do") < place("## Findings"));
+    assert!(markdown.contains("  - llama.cpp: `-t 8`"), "{markdown}");
+}
+
+#[test]
 fn findings_come_first_each_with_its_query() {
     let report = Report::new(Model::Experts, 30);
     let html = page_of(&report);

@@ -151,6 +151,8 @@ fn analyse(run: &Run) {
         if sequence.touched_bytes() > 0 {
             let question = CacheQuestion {
                 budgets_bytes: vec![0, 1 << 20],
+                given_bytes: Vec::new(),
+                beside_weights_bytes: None,
                 weights: weights_of(&sequence, None),
                 machine: Machine::new(1e9),
                 threads: NonZeroUsize::MIN,

@@ -1,13 +1,10 @@
-//! How memory is used: order, working set, KV cache, attention, opportunities.
+//! How memory is used: order, working set, KV cache, attention.
 
 use super::{
     List,
-    text::{bytes, percent, share},
+    text::{bytes, count, percent, share},
 };
-use crate::{
-    facts::Facts,
-    opportunities::{BudgetOutlook, Opportunities, Strategy},
-};
+use crate::{determinism::Score, facts::Facts, working_set::WindowResults};
 
 pub(super) fn order(facts: &Facts, list: &mut List) {
     let sequential = &facts.sequential;
@@ -33,27 +30,37 @@ pub(super) fn order(facts: &Facts, list: &mut List) {
     }
     let determinism = &facts.determinism;
     if determinism.dense.predictions > 0 {
-        let experts = if determinism.experts.predictions > 0 {
-            format!(
-                ", and {} of those to experts",
-                percent(determinism.experts.share())
-            )
-        } else {
-            String::new()
-        };
         list.close(
             "order",
             "facts.determinism",
-            format!(
-                "what followed last time predicts {} of the accesses to dense weights{experts}",
-                percent(determinism.dense.share())
-            ),
+            repetition(&determinism.dense, &determinism.experts),
             format!(
                 "SELECT 'dense' AS part, {} UNION ALL SELECT 'experts' AS part, {}",
                 predicted_share("AND expert IS NULL", "1 = 1"),
                 predicted_share("", "next LIKE '%#%'")
             ),
         );
+    }
+}
+
+/// How much of the order of reads is that of the evaluation before.
+fn repetition(dense: &Score, experts: &Score) -> String {
+    let is_exact = dense.hits == dense.predictions;
+    match (is_exact, experts.predictions > 0) {
+        (true, false) => "the order of reads repeats exactly".to_owned(),
+        (false, false) => format!(
+            "the order of reads repeats for {} of them",
+            percent(dense.share())
+        ),
+        (true, true) => format!(
+            "the order of reads repeats exactly for dense weights, and for {} of the reads of experts",
+            percent(experts.share())
+        ),
+        (false, true) => format!(
+            "the order of reads repeats for {} of the reads of dense weights, and for {} of those of experts",
+            percent(dense.share()),
+            percent(experts.share())
+        ),
     }
 }
 
@@ -71,29 +78,43 @@ fn predicted_share(weights: &str, predictions: &str) -> String {
 }
 
 pub(super) fn working_set(facts: &Facts, list: &mut List) {
-    let windows = &facts.working_set.windows;
-    let complete: Vec<String> = windows
-        .iter()
-        .filter(|w| w.complete > 0)
-        .map(|w| {
-            let mean = bytes(w.mean_bytes.round() as u64);
-            match w.evaluations {
-                1 => format!("{mean} in one evaluation"),
-                n => format!("{mean} in {n}"),
-            }
-        })
-        .collect();
-    if complete.is_empty() || facts.working_set.distinct_bytes == 0 {
+    let windows = facts.working_set.windows.iter();
+    let windows: Vec<&WindowResults> = windows.filter(|w| w.complete > 0).collect();
+    let distinct = facts.working_set.distinct_bytes;
+    if windows.is_empty() || distinct == 0 {
         return;
     }
+    let is_same = windows
+        .iter()
+        .all(|w| w.mean_bytes > distinct as f64 * 0.99);
+    let text = match (is_same, windows[0].complete) {
+        (true, 1) => format!(
+            "the evaluation reads {} of distinct weights",
+            bytes(distinct)
+        ),
+        (true, _) => format!(
+            "every evaluation reads the same {} of weights",
+            bytes(distinct)
+        ),
+        (false, _) => {
+            let means = windows.iter().map(|w| {
+                let mean = bytes(w.mean_bytes.round() as u64);
+                match w.evaluations {
+                    1 => format!("{mean} in one evaluation"),
+                    n => format!("{mean} in {n}"),
+                }
+            });
+            format!(
+                "distinct bytes of weights touched: {}, {} in the whole run",
+                means.collect::<Vec<_>>().join(", "),
+                bytes(distinct)
+            )
+        }
+    };
     list.close(
         "weights",
         "facts.working_set",
-        format!(
-            "distinct bytes of weights touched: {}, {} in the whole run",
-            complete.join(", "),
-            bytes(facts.working_set.distinct_bytes)
-        ),
+        text,
         "SELECT eval, sum(bytes) AS distinct_bytes FROM (SELECT DISTINCT eval, tensor, tensor_offset, bytes FROM accesses \
          WHERE kind = 'weight') AS touched GROUP BY eval ORDER BY eval",
     );
@@ -107,16 +128,27 @@ pub(super) fn kv(facts: &Facts, list: &mut List) {
     if last.read_bytes == 0 {
         return;
     }
+    let read = bytes(last.read_bytes);
+    let text = if first.eval == last.eval {
+        let context = count(last.context_tokens, "token");
+        format!("an evaluation reads {read} of KV cache at a context of {context}")
+    } else if points.iter().all(|p| p.read_bytes == last.read_bytes) {
+        format!(
+            "every evaluation reads {read} of KV cache, whatever the context ({} to {} tokens)",
+            first.context_tokens, last.context_tokens
+        )
+    } else {
+        format!(
+            "an evaluation reads {} of KV cache at a context of {} and {read} at {}",
+            bytes(first.read_bytes),
+            count(first.context_tokens, "token"),
+            last.context_tokens
+        )
+    };
     list.exact(
         "kv",
         "facts.traffic.kv_growth",
-        format!(
-            "an evaluation reads {} of KV cache at a context of {} tokens and {} at {}",
-            bytes(first.read_bytes),
-            first.context_tokens,
-            bytes(last.read_bytes),
-            last.context_tokens
-        ),
+        text,
         "SELECT eval, sum(CASE WHEN direction = 'read' THEN bytes ELSE 0 END) AS read_bytes, \
          sum(CASE WHEN direction = 'write' THEN bytes ELSE 0 END) AS written_bytes FROM accesses \
          WHERE kind = 'kv_cache' GROUP BY eval ORDER BY eval",
@@ -172,55 +204,4 @@ pub(super) fn attention(facts: &Facts, list: &mut List) {
         "SELECT coalesce(role, substr(tensor_name, 1, 7)) AS part, sum(bytes) AS bytes FROM accesses \
          WHERE direction = 'read' AND (component = 'attention' OR kind = 'kv_cache') GROUP BY 1 ORDER BY bytes DESC",
     );
-}
-
-/// The best way where it beats what llama.cpp does today, at the budgets nearest to
-/// a quarter, half and three quarters of the weights; a page has no room for all.
-pub(super) fn opportunities(opportunities: &Opportunities, list: &mut List) {
-    let quarters = [1, 2, 3].map(|n| opportunities.footprint_bytes / 4 * n);
-    let budgets = opportunities.budgets.iter().enumerate();
-    let nearest = quarters.map(|wanted| {
-        let distance = |(_, o): &(usize, &BudgetOutlook)| o.budget_bytes.abs_diff(wanted);
-        budgets.clone().min_by_key(distance).map(|(at, _)| at)
-    });
-    let mut shown: Vec<usize> = nearest.into_iter().flatten().collect();
-    shown.dedup();
-    for outlook in shown.into_iter().map(|at| &opportunities.budgets[at]) {
-        let of = |wanted: Strategy| outlook.strategies.iter().find(|s| s.strategy == wanted);
-        let Some(best) = outlook.best.and_then(of) else {
-            continue;
-        };
-        let (Some(stock), Some(reads)) = (
-            of(Strategy::PageCache).and_then(|s| s.disk_bytes_per_token),
-            best.disk_bytes_per_token,
-        ) else {
-            continue;
-        };
-        if best.strategy == Strategy::PageCache {
-            continue;
-        }
-        let way = match best.strategy {
-            Strategy::PageCache => "the page cache",
-            Strategy::Stream => "streaming in order",
-            Strategy::PinAndStream => "pinning the densest weights and streaming the rest",
-            Strategy::ExpertCache => "pinning the dense weights and caching experts",
-        };
-        let speed = match (best.tokens_per_second, best.speedup) {
-            (Some(speed), Some(speedup)) => {
-                format!(", at most {speed:.1} tokens/s ({speedup:.1} times as fast)")
-            }
-            _ => String::new(),
-        };
-        list.without_query(
-            "opportunities",
-            "caches.opportunities.budgets",
-            format!(
-                "with {} of memory for weights ({} of those used), {way} reads {} per token where the page cache reads {}{speed}",
-                bytes(outlook.budget_bytes),
-                percent(share(outlook.budget_bytes, opportunities.footprint_bytes)),
-                bytes(reads),
-                bytes(stock)
-            ),
-        );
-    }
 }

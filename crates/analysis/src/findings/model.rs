@@ -7,8 +7,11 @@ use super::{
 use crate::{
     experts::LayerExperts,
     facts::Facts,
-    hot::{GroupHeat, Measure},
+    hot::{GroupHeat, Measure, Part},
 };
+
+/// Shares that differ by less than a point are one number.
+const SAME_SHARE: f64 = 0.01;
 
 /// What makes the other numbers doubtful comes first.
 pub(super) fn doubts(facts: &Facts, list: &mut List) {
@@ -32,27 +35,36 @@ pub(super) fn weights(facts: &Facts, list: &mut List) {
         return;
     };
     let size_share = |group: &GroupHeat| share(group.size_bytes.unwrap_or(0), hot.model_bytes);
-    let mut text = format!(
-        "{} of the weight bytes read are {}, which is {} of the weights",
-        percent(first.share_of_bytes),
-        component_text(&first.name),
-        percent(size_share(first))
-    );
-    // The one that is read least for its size.
-    let gap = |group: &&GroupHeat| size_share(group) - group.share_of_bytes;
-    let others = hot
-        .by_component
-        .iter()
-        .filter(|group| group.name != first.name);
-    let least = others.max_by(|a, b| gap(a).total_cmp(&gap(b)));
-    if let Some(least) = least.filter(|least| gap(least) > 0.01) {
-        text += &format!(
-            "; {} is {} of the weights and {} of the bytes read",
-            component_text(&least.name),
-            percent(size_share(least)),
-            percent(least.share_of_bytes)
-        );
-    }
+    let gap = |group: &GroupHeat| size_share(group) - group.share_of_bytes;
+    let text = if hot.by_component.iter().all(|g| gap(g).abs() < SAME_SHARE) {
+        in_proportion(&hot.by_component)
+    } else {
+        let mut text = match gap(first).abs() < SAME_SHARE {
+            true => format!(
+                "{} of the weights, and of the weight bytes read, are {}",
+                percent(first.share_of_bytes),
+                component_text(first)
+            ),
+            false => format!(
+                "{} of the weight bytes read are {}, which is {} of the weights",
+                percent(first.share_of_bytes),
+                component_text(first),
+                percent(size_share(first))
+            ),
+        };
+        // The one that is read least for its size.
+        let others = hot.by_component.iter().filter(|g| g.name != first.name);
+        let least = others.max_by(|a, b| gap(a).total_cmp(&gap(b)));
+        if let Some(least) = least.filter(|least| gap(least) > SAME_SHARE) {
+            text += &format!(
+                "; {} is {} of the weights and {} of the bytes read",
+                component_text(least),
+                percent(size_share(least)),
+                percent(least.share_of_bytes)
+            );
+        }
+        text
+    };
     list.exact(
         "weights",
         "facts.hot.by_component",
@@ -86,16 +98,29 @@ pub(super) fn weights(facts: &Facts, list: &mut List) {
     }
 }
 
-fn component_text(name: &str) -> String {
-    match name {
-        "expert" => "experts".to_owned(),
-        "ffn" => "feed-forward layers".to_owned(),
-        "norm" => "norms".to_owned(),
-        "router" => "routers".to_owned(),
-        "shared_expert" => "shared experts".to_owned(),
-        "embedding" => "the embedding".to_owned(),
-        "output" => "the output matrix".to_owned(),
-        other => other.replace('_', " "),
+/// Every part is read as often as every other: its share is said once.
+fn in_proportion(groups: &[GroupHeat]) -> String {
+    let named = groups.iter().filter(|g| g.share_of_bytes >= SAME_SHARE);
+    let parts: Vec<String> = named
+        .map(|g| format!("{} {}", component_text(g), percent(g.share_of_bytes)))
+        .collect();
+    format!(
+        "weights are read in proportion to their size: {}",
+        parts.join(", ")
+    )
+}
+
+fn component_text(group: &GroupHeat) -> String {
+    match (group.name.as_str(), &group.tied_to) {
+        ("expert", _) => "experts".to_owned(),
+        ("ffn", _) => "feed-forward layers".to_owned(),
+        ("norm", _) => "norms".to_owned(),
+        ("router", _) => "routers".to_owned(),
+        ("shared_expert", _) => "shared experts".to_owned(),
+        ("embedding", _) => "the embedding".to_owned(),
+        ("output", None) => "the output head".to_owned(),
+        ("output", Some(_)) => "the output head (tied to the embedding)".to_owned(),
+        (other, _) => other.replace('_', " "),
     }
 }
 
@@ -169,10 +194,17 @@ pub(super) fn hot_and_cold(facts: &Facts, list: &mut List) {
     if ranking.hot.units == 0 || ranking.order.is_empty() {
         return;
     }
-    // Where every read is of a whole unit, accesses are uses of each byte.
-    list.close(
-        "hot",
-        "facts.hot.rankings",
+    let uses = |part: &Part| share(part.bytes, part.size_bytes);
+    let is_even = uses(&ranking.hot) < uses(&ranking.cold) * 1.02;
+    let text = if is_even {
+        let evaluations = facts.traffic.phases.iter().map(|p| p.evaluations).sum();
+        let bytes: u64 = hot.units.iter().map(|u| u.bytes).sum();
+        format!(
+            "every weight is read equally often: each byte {} in {}",
+            count(share(bytes, hot.model_bytes).round() as u64, "time"),
+            count(evaluations, "evaluation")
+        )
+    } else {
         format!(
             "the hottest {} of the {} units (weights and expert slices), by use of each byte, are {} of the weights and \
              {} of the bytes read; the coldest {} are {} and {}",
@@ -183,7 +215,13 @@ pub(super) fn hot_and_cold(facts: &Facts, list: &mut List) {
             percent(ranking.thresholds.cold),
             percent(ranking.cold.share_of_size),
             percent(ranking.cold.share_of_bytes)
-        ),
+        )
+    };
+    // Where every read is of a whole unit, accesses are uses of each byte.
+    list.close(
+        "hot",
+        "facts.hot.rankings",
+        text,
         "SELECT tensor_name, expert, count(*) AS accesses, sum(bytes) AS bytes FROM accesses \
          WHERE kind = 'weight' GROUP BY tensor_name, expert ORDER BY accesses DESC, bytes DESC",
     );

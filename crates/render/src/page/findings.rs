@@ -61,7 +61,7 @@ pub(super) fn capitalised(text: &str) -> String {
 
 /// Numbers with their units in bold, everything escaped. Text in double quotes is
 /// the model's and stays as it is.
-fn emphasised(text: &str) -> String {
+pub(super) fn emphasised(text: &str) -> String {
     let mut out = String::new();
     for (number, part) in text.split_inclusive('"').enumerate() {
         match number % 2 {

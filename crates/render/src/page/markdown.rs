@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{figures, findings, tables};
+use super::{actions, figures, findings, tables};
 use crate::plots::{Plot, ReportInput, Section};
 
 /// Rows of a table in text: who reads it here wants the top.
@@ -26,6 +26,15 @@ pub fn markdown(input: &ReportInput, plots: &[Plot], link: &dyn Fn(&Plot) -> Str
     }
     for sentence in &info.missing {
         let _ = writeln!(out, "\n> **Not complete:** {}", plain(sentence));
+    }
+    if !input.actions.is_empty() {
+        out.push_str("\n## What to do\n\n");
+    }
+    for action in input.actions {
+        let _ = writeln!(out, "- {}.", plain(&findings::capitalised(&action.text)));
+        for (whose, command) in actions::commands(action) {
+            let _ = writeln!(out, "  - {whose}: {}", code(command));
+        }
     }
     if !input.findings.is_empty() {
         out.push_str("\n## Findings\n\n");
@@ -58,7 +67,7 @@ pub fn markdown(input: &ReportInput, plots: &[Plot], link: &dyn Fn(&Plot) -> Str
     }
     out.push_str("\n## Tables\n");
     let summary = input.index.summary(&index::Filter::default());
-    for table in tables::all(&summary, &info, input.underneath) {
+    for table in tables::all(&summary, input) {
         let _ = writeln!(
             out,
             "\n### {}\n\n| {} |",
@@ -94,6 +103,17 @@ fn plain(text: &str) -> String {
         }
     }
     out
+}
+
+/// Code in a line; what would end it, or be markup to somebody, is no part of a command.
+fn code(text: &str) -> String {
+    let is_text = |c: char| c.is_alphanumeric() || (c.is_ascii_graphic() && !"`<>".contains(c));
+    let clean = |c: char| match c {
+        ' ' => ' ',
+        c if is_text(c) => c,
+        _ => '\u{fffd}',
+    };
+    format!("`{}`", text.chars().map(clean).collect::<String>())
 }
 
 /// A block of code that its own text cannot end.

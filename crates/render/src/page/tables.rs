@@ -2,16 +2,17 @@
 
 use std::fmt::Write as _;
 
-use analysis::underneath::UnderneathResults;
+use analysis::{opportunities::Opportunities, underneath::UnderneathResults};
 use index::{Info, Summary};
 
 use crate::{
+    less_memory,
     plot::{
         Unit,
         text::escape,
         units::{grouped, short},
     },
-    plots::layer_name,
+    plots::{ReportInput, layer_name},
 };
 
 /// Rows of the longest table; who wants more wants `tensorscope sql`.
@@ -57,21 +58,39 @@ impl Cell {
     }
 }
 
-pub(super) fn all(
-    summary: &Summary,
-    info: &Info,
-    underneath: Option<&UnderneathResults>,
-) -> Vec<Table> {
-    let mut tables = vec![
-        phases(info),
+pub(super) fn all(summary: &Summary, input: &ReportInput) -> Vec<Table> {
+    let underneath = input.underneath;
+    let opportunities = input.caches.and_then(|c| c.opportunities.as_ref());
+    let mut tables: Vec<Table> = opportunities
+        .and_then(with_less_memory)
+        .into_iter()
+        .collect();
+    tables.extend([
+        phases(&input.index.info()),
         layers(summary),
         ops(summary),
         tensors(summary),
-    ];
+    ]);
     tables.extend(underneath.map(verdicts));
     tables.extend(underneath.map(reads));
     tables.retain(|table| !table.rows.is_empty());
     tables
+}
+
+fn with_less_memory(opportunities: &Opportunities) -> Option<Table> {
+    let memory = less_memory::rows(opportunities)?;
+    let cell = |text: String| Cell::word(text);
+    let rows = memory.rows.into_iter();
+    Some(Table {
+        id: "memory",
+        title: less_memory::TITLE,
+        words: memory.heads.len(),
+        heads: memory.heads,
+        rows: rows
+            .map(|row| row.into_iter().map(cell).collect())
+            .collect(),
+        note: format!("In the columns of ways: {}.", less_memory::NOTE),
+    })
 }
 
 fn phases(info: &Info) -> Table {

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use analysis::{
+    actions::{Action, Grounds, Setup, actions},
     caches::{CacheQuestion, Caches},
     facts::{self, Facts},
     findings::{Finding, findings},
@@ -44,6 +45,7 @@ pub struct Report {
     pub index: RunIndex,
     pub facts: Facts,
     pub caches: Option<Caches>,
+    pub actions: Vec<Action>,
     pub findings: Vec<Finding>,
     pub tokens: u64,
     _directory: tempfile::TempDir,
@@ -63,12 +65,27 @@ impl Report {
         let (facts, sequence) = reading.finish(&walked.tensors, &facts::Model::default());
         let question = CacheQuestion {
             budgets_bytes: Vec::new(),
+            given_bytes: Vec::new(),
+            beside_weights_bytes: None,
             weights: weights_of(&sequence, None),
             machine: Machine::new(0.0),
             threads: std::num::NonZeroUsize::MIN,
         };
         let caches = Caches::of(&sequence, &question).unwrap();
+        let setup = Setup {
+            model: HOSTILE_NAME.to_owned(),
+            threads: Some(1),
+            processors: Some(8),
+            ..Setup::default()
+        };
+        let grounds = Grounds {
+            facts: &facts,
+            opportunities: caches.opportunities.as_ref(),
+            underneath: None,
+            setup: &setup,
+        };
         Report {
+            actions: actions(&grounds),
             index,
             findings: findings(&facts, caches.opportunities.as_ref()),
             facts,
@@ -83,6 +100,7 @@ impl Report {
             title: HOSTILE_NAME,
             about: &[],
             index: &self.index,
+            actions: &self.actions,
             findings: &self.findings,
             facts: &self.facts,
             caches: self.caches.as_ref(),
