@@ -50,8 +50,8 @@ use self::{
 use terminal::{progress, signals, text::grouped};
 
 use crate::{
-    engine_args::{EngineArgs, OF_ENGINE},
-    run::{Wish, decide},
+    engine_args::{EngineArgs, MemoryCounts, OF_ENGINE},
+    run::{Asked, Wish, decide},
     truncated,
     view::Live,
 };
