@@ -49,7 +49,7 @@ use trace::{
 use crate::{
     child,
     feeding::{self, FeedProps},
-    library_file,
+    library_file, needs,
     program::{self, preload, typed, why},
     underneath::{self, UnderneathArgs},
 };
@@ -165,6 +165,7 @@ pub fn run(props: &AttachProps) -> anyhow::Result<Attached> {
             // Gone before tables are made, which need memory of their own.
             drop(limit);
             let mut directory = directory;
+            let lack = needs::lack_of_memory(&props.program, usage.as_ref());
             directory.metadata_mut().fed = fed.and_then(|fed| fed.finish(status));
             directory.metadata_mut().underneath = underneath::finish(
                 watch.session,
@@ -173,7 +174,7 @@ pub fn run(props: &AttachProps) -> anyhow::Result<Attached> {
                 dropped_bytes,
             );
             Ok(Attached {
-                run: finish(props, &name, directory, &shared, status),
+                run: finish(props, &name, directory, &shared, status, lack),
                 exit_code: child::exit_code(status),
             })
         }
@@ -277,6 +278,7 @@ fn finish(
     mut directory: RunDirectory,
     shared: &Shared,
     status: ExitStatus,
+    lack_of_memory: Option<String>,
 ) -> Option<PathBuf> {
     let path = directory.path().to_owned();
     if !shared.log_directory.exists() {
@@ -300,8 +302,8 @@ fn finish(
         }
     }
     let say_nothing_recorded = || {
-        let truncated = truncated(&shared.log_directory, status);
-        say_nothing_recorded(name, &reports, status, truncated);
+        let why = truncated(&shared.log_directory, status).or(lack_of_memory.clone());
+        say_nothing_recorded(name, &reports, status, why);
     };
     let Ok(summary) = summarise(&shared.log_directory, &mut |_| {}) else {
         say_nothing_recorded();
@@ -381,21 +383,20 @@ fn finish(
             eprintln!("tensorscope: {}", underneath::sentence(&below));
         }
     }
+    if let Some(lack) = lack_of_memory {
+        // Also when quiet: the program cannot say why it ended.
+        eprintln!("tensorscope: {name}: {lack}");
+    }
     lacks.is_empty().then_some(path)
 }
 
-fn say_nothing_recorded(
-    name: &str,
-    reports: &[Report],
-    status: ExitStatus,
-    truncated: Option<String>,
-) {
+fn say_nothing_recorded(name: &str, reports: &[Report], status: ExitStatus, why: Option<String>) {
     // A process that recorded nothing has said why itself.
     if reports.iter().any(|report| report.off.is_some()) {
         return;
     }
     if !status.success() {
-        let failure = truncated.unwrap_or_else(|| child::failure(status));
+        let failure = why.unwrap_or_else(|| child::failure(status));
         eprintln!("tensorscope: {name}: no trace was written: {failure}");
         return;
     }

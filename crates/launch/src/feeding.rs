@@ -14,7 +14,6 @@
 use std::{
     ffi::OsString,
     io,
-    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
 };
@@ -35,15 +34,10 @@ use terminal::text::count;
 use crate::{
     budget::{Memory, available_bytes},
     child, library_file,
+    needs::{self, model_of},
     planning::{self, USUAL_DISK},
     program::{self, preload, typed, why},
 };
-
-/// Tokens of context, and of a batch, when a program is asked whether its model fits.
-const CONTEXT_TOKENS: u64 = 4096;
-const BATCH_TOKENS: u64 = 512;
-/// Short, but enough for a question and its answer.
-const SHORT_CONTEXT: u64 = 512;
 
 /// What is to be fed, and how.
 pub struct FeedProps {
@@ -240,27 +234,6 @@ fn say(props: &FeedProps, text: &str) {
     }
 }
 
-/// The only model file among the arguments, also as `--model=FILE`.
-fn model_of(program: &[OsString]) -> anyhow::Result<Option<Model>> {
-    let path_of = |word: &OsString| {
-        let bytes = word.as_bytes();
-        let value = bytes.iter().position(|&b| b == b'=').map_or(0, |at| at + 1);
-        let is_model = |path: &PathBuf| {
-            path.extension()
-                .is_some_and(|extension| extension == "gguf")
-                && path.is_file()
-        };
-        let of = |bytes: &[u8]| PathBuf::from(std::ffi::OsStr::from_bytes(bytes));
-        [of(bytes), of(&bytes[value..])].into_iter().find(is_model)
-    };
-    let mut paths: Vec<PathBuf> = program[1..].iter().filter_map(path_of).collect();
-    paths.dedup();
-    match paths.as_slice() {
-        [path] => Ok(Some(Model::open(path)?)),
-        _ => Ok(None),
-    }
-}
-
 /// What was asked for, what the plan was made for, or what is free.
 fn budget(props: &FeedProps, model: Option<&Model>, plan: Option<&Plan>) -> anyhow::Result<u64> {
     match (props.memory, model, plan) {
@@ -288,7 +261,12 @@ fn settings(
         _ => props.strategies,
     };
     let fits = model.is_some_and(|model| {
-        let other = planning::other_bytes(model, GgmlType::F16, CONTEXT_TOKENS, BATCH_TOKENS);
+        let other = planning::other_bytes(
+            model,
+            GgmlType::F16,
+            needs::CONTEXT_TOKENS,
+            needs::BATCH_TOKENS,
+        );
         model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes
     });
     if strategies == Strategies::NONE || fits && !props.always {
@@ -323,37 +301,9 @@ fn settings(
         method: props.method.unwrap_or(Method::IoUringDirect),
         plan: plan.map(|plan| plan.named_choice()),
         faults: props.faults.clone(),
-        advice: Some(advice(props, model)),
+        advice: Some(needs::advice(&props.program, model)),
         is_quiet: props.quiet,
     })
-}
-
-/// What would leave more memory for weights, by the program's own flags where it has them.
-fn advice(props: &FeedProps, model: Option<&Model>) -> String {
-    let number = |names: &[&str], otherwise| number_after(&props.program, names, otherwise);
-    let context = number(&["-c", "--ctx-size"], CONTEXT_TOKENS);
-    let batch = number(&["-ub", "--ubatch-size"], BATCH_TOKENS);
-    match model {
-        Some(model) => planning::advice(model, (context, SHORT_CONTEXT), batch.min(context), None),
-        None => "a smaller context and batch (llama.cpp: --ctx-size, --ubatch-size), or more \
-                 --memory"
-            .to_owned(),
-    }
-}
-
-/// The number behind the last of an option's names, also as `NAME=NUMBER`.
-fn number_after(program: &[OsString], names: &[&str], otherwise: u64) -> u64 {
-    let words: Vec<&str> = program.iter().filter_map(|word| word.to_str()).collect();
-    let value = |at: usize| {
-        let (name, value) = words[at].split_once('=').unwrap_or((words[at], ""));
-        let value = match value {
-            "" => words.get(at + 1).copied()?,
-            value => value,
-        };
-        names.contains(&name).then(|| value.parse().ok())?
-    };
-    let found = (1..words.len()).rev().find_map(value);
-    found.filter(|&number| number > 0).unwrap_or(otherwise)
 }
 
 /// What feeding did, for people.
@@ -410,58 +360,8 @@ fn say_memory(props: &FeedProps, usage: Option<Usage>) {
             &format!("at most {peak} of memory, of {limit} allowed"),
         );
     }
-    if usage.oom_kills > 0 {
+    if let Some(lack) = needs::lack_of_memory(&props.program, Some(&usage)) {
         // Also when quiet: the program cannot say why it ended.
-        eprintln!(
-            "tensorscope: the kernel killed {} of its processes: what they need besides weights \
-             does not fit into {}; give more --memory",
-            usage.oom_kills,
-            HumanBytes(usage.limit_bytes)
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_programs_own_numbers_are_found() {
-        let of = |line: &str| {
-            let line: Vec<&str> = line.split(' ').collect();
-            number_after(&words(&line), &["-c", "--ctx-size"], 7)
-        };
-        assert_eq!(of("server -c 256 -m x"), 256);
-        assert_eq!(of("server --ctx-size=1024"), 1024);
-        assert_eq!(of("server -c 256 -c 512"), 512);
-        // Left to llama.cpp, or no number.
-        assert_eq!(of("server -c 0"), 7);
-        assert_eq!(of("server -c"), 7);
-        assert_eq!(of("server -m -c.gguf"), 7);
-        assert_eq!(of("-c 3"), 7);
-    }
-
-    fn words(words: &[&str]) -> Vec<OsString> {
-        words.iter().map(OsString::from).collect()
-    }
-
-    #[test]
-    fn the_only_model_among_the_arguments_is_found() {
-        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
-        let dense = models.join("shakespeare-dense.gguf").display().to_string();
-        let moe = models.join("shakespeare-moe.gguf").display().to_string();
-        let found = |list: &[&str]| {
-            let model = model_of(&words(list)).unwrap();
-            model.map(|model| model.files()[0].path.display().to_string())
-        };
-        assert_eq!(
-            found(&["llama-cli", "-m", &dense, "-n", "4"]),
-            Some(dense.clone())
-        );
-        let joined = format!("--model={moe}");
-        assert_eq!(found(&["llama-cli", &joined]), Some(moe.clone()));
-        assert_eq!(found(&["llama-cli", "-m", &dense, "-md", &moe]), None);
-        assert_eq!(found(&["python3", "chat.py"]), None);
-        assert_eq!(found(&["llama-cli", "-m", "/nowhere/x.gguf"]), None);
+        eprintln!("tensorscope: {lack}");
     }
 }

@@ -5,7 +5,8 @@
 //!   [`companion`], [`library_file`]: the library, where the dynamic linker finds it;
 //! - [`child`]: the program runs, with signals and exit code of its own;
 //! - [`underneath`]: page faults, block requests and memory limits of what runs;
-//! - [`budget`], [`planning`]: how much memory there is, and the plan that follows.
+//! - [`budget`], [`planning`]: how much memory there is, and the plan that follows;
+//!   [`needs`]: what a program's model takes of it besides weights.
 
 pub mod attach;
 pub mod budget;
@@ -13,6 +14,7 @@ pub mod child;
 pub mod companion;
 pub mod feeding;
 pub mod library_file;
+pub mod needs;
 pub mod planning;
 pub mod program;
 pub mod report;

@@ -112,3 +112,28 @@ fn a_cold_start_needs_to_know_the_model() {
     );
     assert!(!folder.path().join("RUN").exists());
 }
+
+#[test]
+fn a_program_that_needs_more_than_the_limit_hears_what_to_give() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = testing::models::shipped("shakespeare-dense.gguf");
+    // `tail` keeps what has no line end.
+    let takes_400_mb = "head -c 400000000 /dev/zero | tail > /dev/null";
+    let mut command = tensorscope(folder.path());
+    command.args(["record", "--memory", "100M", "-o", "RUN", "--", "sh", "-c"]);
+    command.args([takes_400_mb, "sh"]).arg(&model);
+    let output = command.output().unwrap();
+    let talk = stderr(&output);
+    if talk.contains("a memory limit") {
+        println!("skipped: {talk}");
+        return;
+    }
+    for part in [
+        "no trace was written: the kernel killed it for lack of memory: it had taken ",
+        " of the 100.00 MiB allowed. Besides weights its model needs about ",
+        "give it --memory 150M",
+    ] {
+        assert!(talk.contains(part), "{part}: {talk}");
+    }
+    assert!(!folder.path().join("RUN").exists());
+}
