@@ -6,7 +6,7 @@
  * when it no longer covers what is in sight. The token filter does not cut the
  * picture: it is shown as a selection in it, because this is where it is made.
  */
-import { drawLegend, svgDocument, unscaled, type Pen, type Scale as Growth } from '../canvas';
+import { drawLegend, fit, svgDocument, unscaled, type Pen, type Scale as Growth } from '../canvas';
 import { withAlpha } from '../colours';
 import { Cover, h, picker, segmented, toolbar, type Picker, type Segmented } from '../dom';
 import * as format from '../format';
@@ -29,6 +29,7 @@ import {
   usualGrowth,
   type HeatOptions,
 } from './parts/heat-options';
+import { areApart, higher, mostOf, peaksOf, type Peaks } from './parts/heat-peaks';
 import { GROWTHS, tableFor, type Scale } from './parts/scale';
 import { imageOf, rowKey, tileOf, valueAt, type Tile } from './parts/tiles';
 import { TokenTexts } from './parts/token-texts';
@@ -50,7 +51,7 @@ let options: HeatOptions;
 let rows: HeatmapRow[] = [];
 let rowPlaces = new Map<string, number>();
 let unit = '';
-let most = 0;
+let peaks: Peaks = { layers: 0, none: 0 };
 let whole: { tile: Tile; layer: RasterLayer } | null = null;
 let sharp: { tile: Tile; layer: RasterLayer } | null = null;
 /** What the rasters were asked with; others are forgotten when it changes. */
@@ -80,7 +81,7 @@ const view: View = {
     asked = '';
     whole = sharp = null;
     rows = [];
-    most = 0;
+    peaks = { layers: 0, none: 0 };
     selected = app.state.filter.tokens;
     options = optionsOf(app.state, app.info);
     controls = {
@@ -159,11 +160,11 @@ const view: View = {
     rows = raster.header.rows;
     rowPlaces = new Map(rows.map((row, at) => [rowKey(row), at]));
     unit = raster.header.unit;
-    most = raster.header.max;
-    usual = usualGrowth(options.metric, raster.values, most);
+    peaks = peaksOf(raster);
+    usual = usualGrowth(options.metric, raster.values, mostOf(peaks, 0));
     controls.growth.set(growth());
     const tile = tileOf(raster, rowPlaces);
-    whole = tile && { tile, layer: imageOf(tile, scale()) };
+    whole = tile && { tile, layer: imageOf(tile, scaleOf) };
     sharp = null;
     coloured = colouring();
     const wasWhole = plot.x.isWhole;
@@ -178,7 +179,7 @@ const view: View = {
       plot.y.show(...windowOf(state, 'y', [0, Math.max(1, rows.length)]));
     }
     bringIntoSight();
-    if (rows.length === 0 || !(most > 0)) cover.empty();
+    if (rows.length === 0 || !(raster.header.max > 0)) cover.empty();
     else cover.clear();
     plot.redraw();
     sharpen();
@@ -289,7 +290,8 @@ function query(from: number, to: number, ofRows: number, cells: number): Heatmap
   return { rows: options.rows, metric: options.metric, from, to: to - 1, columns };
 }
 
-function scale(): Scale {
+function scaleOf(row: number): Scale {
+  const most = mostOf(peaks, rows[row]?.layer ?? null);
   return { growth: growth(), most, table: tableFor(options.metric, app.colours) };
 }
 
@@ -298,15 +300,15 @@ function growth(): Growth {
 }
 
 function colouring(): string {
-  return `${growth()} ${app.colours.theme} ${most}`;
+  return `${growth()} ${app.colours.theme} ${peaks.layers} ${peaks.none}`;
 }
 
 function recolour(): void {
   const wanted = colouring();
   if (wanted === coloured) return;
   coloured = wanted;
-  if (whole) whole.layer = imageOf(whole.tile, scale());
-  if (sharp) sharp.layer = imageOf(sharp.tile, scale());
+  if (whole) whole.layer = imageOf(whole.tile, scaleOf);
+  if (sharp) sharp.layer = imageOf(sharp.tile, scaleOf);
 }
 
 /** The same rows of the same run: a live run grew, or only the metric changed. */
@@ -389,11 +391,9 @@ function sharpen(): void {
       const tile = tileOf(raster, rowPlaces);
       if (!tile) return;
       // Means of many tokens hide the largest: the scale grows as it is found.
-      if (raster.header.max > most * 1.001) {
-        most = raster.header.max;
-        recolour();
-      }
-      sharp = { tile, layer: imageOf(tile, scale()) };
+      peaks = higher(peaks, peaksOf(raster));
+      recolour();
+      sharp = { tile, layer: imageOf(tile, scaleOf) };
       plot.redraw();
     },
     (error: unknown) => {
@@ -430,7 +430,7 @@ function pickTokens(first: number, last: number): void {
 function draw(context: CanvasRenderingContext2D, on: Plot): void {
   if (whole) on.drawRaster(context, whole.layer);
   if (sharp) on.drawRaster(context, sharp.layer);
-  if (options.rows !== 'layer') drawSeparators(context, on, rows, app.colours);
+  if (options.rows !== 'layer' || areApart(peaks)) drawSeparators(context, on, rows, app.colours, options.rows);
   if (selected) {
     const left = on.px(selected[0]);
     const right = Math.max(on.px(selected[1] + 1), left + 1);
@@ -446,20 +446,29 @@ function draw(context: CanvasRenderingContext2D, on: Plot): void {
 function decorate(pen: Pen, on: Plot): void {
   const { muted } = app.colours;
   drawTokenAxis(pen, on, app.info.totals.tokens, texts, app.colours);
-  drawLegend(pen, on.margin.left + on.innerWidth, 14, {
-    title: `${metricName(options)} per token`,
+  const isApart = areApart(peaks);
+  const most = mostOf(peaks, 0);
+  let left = drawLegend(pen, on.margin.left + on.innerWidth, 14, {
+    title: `${metricName(options)} per token${isApart ? ', layers' : ''}`,
     table: tableFor(options.metric, app.colours),
     colour: muted,
     low: '0',
     high: shownValue(options.metric, most),
     middle: growth() === 'linear' ? undefined : shownValue(options.metric, unscaled(0.5, most, growth())),
   });
+  if (isApart) {
+    const apart = `rows of no layer: a scale of their own, to ${shownValue(options.metric, peaks.none)}`;
+    pen.text(apart, left - 18, 14, { colour: muted, align: 'right', baseline: 'middle' });
+    left -= 18 + pen.measure(apart);
+  }
   const range =
     selected && (selected[0] === selected[1] ? `token ${selected[0]}` : `tokens ${selected[0]}–${selected[1]}`);
   const hint = range
     ? `${range} filtered · z zooms there`
     : 'click a token to filter by it · shift-drag a range · wheel zooms';
-  pen.text(hint, on.margin.left, 14, { colour: muted, align: 'left', baseline: 'middle' });
+  const room = left - 12 - on.margin.left;
+  if (range || pen.measure(hint) <= room)
+    pen.text(fit(pen, hint, room), on.margin.left, 14, { colour: muted, align: 'left', baseline: 'middle' });
 }
 
 function hover(point: PlotPoint | null): void {
@@ -483,6 +492,9 @@ function hover(point: PlotPoint | null): void {
     ...(of && isOne ? [['phase', of.phase] as [string, string]] : []),
     [metricName(options), shownValue(options.metric, cell.value)],
     ['exactly', exactValue(options.metric, cell.value)],
+    ...(row.layer === null && areApart(peaks)
+      ? [['scale', `its own, to ${shownValue(options.metric, peaks.none)}`] as [string, string]]
+      : []),
     ...(row.layer !== null && options.rows === 'tensor' ? [['layer', String(row.layer)] as [string, string]] : []),
   ]);
 }

@@ -12,20 +12,24 @@ import type { TokenTexts } from './token-texts';
 const TEXT_PIXELS = 11;
 const NAME_PIXELS = 11;
 
-/** Lines between layers, where rows are grouped by them. */
+/** Lines between layers, where rows are grouped by them; where each row is a layer, only before those of none. */
 export function drawSeparators(
   context: CanvasRenderingContext2D,
   on: Plot,
   rows: readonly HeatmapRow[],
   colours: Colours,
+  kind: Rows,
 ): void {
   const pixels = on.innerHeight / on.y.span;
   if (pixels < 2) return;
+  const height = kind === 'layer' ? 3 : 1;
   context.fillStyle = withAlpha(colours.ground, pixels >= 6 ? 0.9 : 0.5);
   const first = Math.max(1, Math.floor(on.y.low));
   const end = Math.min(rows.length, Math.ceil(on.y.high));
   for (let at = first; at < end; at++) {
-    if (rows[at]?.layer !== rows[at - 1]?.layer) context.fillRect(on.margin.left, on.py(at) - 0.5, on.innerWidth, 1);
+    const [layer, before] = [rows[at]?.layer, rows[at - 1]?.layer];
+    if (layer === before || (kind === 'layer' && layer !== null && before !== null)) continue;
+    context.fillRect(on.margin.left, on.py(at) - height / 2, on.innerWidth, height);
   }
 }
 

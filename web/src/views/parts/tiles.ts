@@ -45,8 +45,8 @@ export function tileOf(raster: Raster<HeatmapHeader>, rows: ReadonlyMap<string, 
   return endRow > firstRow ? { raster, from, to, rowOf, firstRow, endRow } : null;
 }
 
-/** The tile in colours. */
-export function imageOf(tile: Tile, scale: Scale): RasterLayer {
+/** The tile in colours; each row of the picture by its own scale. */
+export function imageOf(tile: Tile, scaleOf: (row: number) => Scale): RasterLayer {
   const rows = tile.endRow - tile.firstRow;
   const lines = Math.min(rows, MAX_LINES);
   const { columns } = tile.raster.header;
@@ -71,6 +71,7 @@ export function imageOf(tile: Tile, scale: Scale): RasterLayer {
         sums[column] = (sums[column] as number) + (values[begin + column] as number);
     }
     if (covered === 0) continue;
+    const scale = scaleOf(first);
     const begin = line * columns;
     for (let column = 0; column < columns; column++)
       pixels[begin + column] = shade(scale, (sums[column] as number) / covered);
