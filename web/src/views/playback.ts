@@ -14,6 +14,7 @@ import { layerRanges, rowBytes, tensorAt, tensorBefore, type RowLayout } from '.
 import * as format from '../format';
 import { drawLayerGrid, weightBytes } from '../layergrid';
 import { KernelCells } from '../kernelcells';
+import { computes, scrubOf } from '../scrub';
 import type { Filter, State } from '../state';
 import type { EvalInfo, EvalStep, TensorInfo, TokenInfo } from '../generated/index';
 import type { App, View } from '../view';
@@ -36,7 +37,7 @@ class PlaybackView implements View {
   help: [string, string][] = [
     ['Space', 'play or pause'],
     ['← →', 'one node back or on'],
-    ['Shift + ← →', 'one token back or on'],
+    ['Shift + ← →', 'one token back or on; tokens of a batch go together'],
     ['Home End', 'first or last token'],
     ['− +', 'slower or faster'],
   ];
@@ -52,7 +53,8 @@ class PlaybackView implements View {
     node: h('div', { class: 'play-caption' }),
     grid: h('div', { class: 'play-caption' }),
     play: h('button', { type: 'button', class: 'play', title: 'play or pause (Space)' }, '▶ play'),
-    tokenRange: h('input', { type: 'range', min: 0, 'aria-label': 'evaluation' }),
+    tokenRange: h('input', { type: 'range', min: 0, 'aria-label': 'token' }),
+    tokenUnit: h('span', {}, 'token'),
     nodeRange: h('input', { type: 'range', min: 0, 'aria-label': 'node' }),
     tokenText: h('output', {}),
     nodeText: h('output', {}),
@@ -65,6 +67,10 @@ class PlaybackView implements View {
   private lastTime = 0;
   /** Fraction of a step that has been played. */
   private fraction = 0;
+  /** The token that the slider was moved to, also when it is not the first of its batch… */
+  private scrubbed: number | null = null;
+  /** …and while its evaluation is being looked up. */
+  private asked: number | null = null;
   private current: EvalInfo | null = null;
   private previous: EvalInfo | null = null;
   /** Index into the steps of the current evaluation; the state holds the step's number. */
@@ -82,6 +88,8 @@ class PlaybackView implements View {
     this.kernel = new KernelCells(app, () => this.draw());
     this.current = null;
     this.previous = null;
+    this.scrubbed = this.asked = null;
+    this.neighbours = [];
     this.baseKey = '';
     this.details.clear();
     const { parts } = this;
@@ -90,7 +98,8 @@ class PlaybackView implements View {
     const button = (text: string, title: string, act: () => void) =>
       h('button', { type: 'button', title, 'aria-label': title, onclick: act }, text);
     parts.play.onclick = () => this.toggle();
-    parts.tokenRange.oninput = () => this.go(Number(parts.tokenRange.value), 0);
+    // A token that cannot be had leaves the film where it is.
+    parts.tokenRange.oninput = () => void this.scrub(Number(parts.tokenRange.value)).catch(() => undefined);
     parts.nodeRange.oninput = () => {
       if (this.current) this.go(this.current.eval, this.stepNumber(Number(parts.nodeRange.value)));
     };
@@ -122,13 +131,13 @@ class PlaybackView implements View {
         h(
           'div',
           { class: 'buttons' },
-          button('|◂', 'one token back (Shift ←)', () => this.moveToken(-1)),
+          button('|◂', 'one token back (Shift ←); tokens of a batch go together', () => this.moveToken(-1)),
           button('◂', 'one node back (←)', () => this.moveStep(-1)),
           parts.play,
           button('▸', 'one node on (→)', () => this.moveStep(1)),
-          button('▸|', 'one token on (Shift →)', () => this.moveToken(1)),
+          button('▸|', 'one token on (Shift →); tokens of a batch go together', () => this.moveToken(1)),
         ),
-        h('label', { class: 'scrub' }, 'token', parts.tokenRange, parts.tokenText),
+        h('label', { class: 'scrub' }, parts.tokenUnit, parts.tokenRange, parts.tokenText),
         h('label', { class: 'scrub' }, 'node', parts.nodeRange, parts.nodeText),
         this.speeds.element,
       ),
@@ -244,6 +253,23 @@ class PlaybackView implements View {
     return found;
   }
 
+  /** To the evaluation that computes a token. */
+  private async scrub(to: number): Promise<void> {
+    const { api, info } = this.app;
+    if (info.totals.tokens === 0) return this.go(to, 0);
+    this.asked = to;
+    try {
+      const known = this.neighbours.find((token) => token.token === to);
+      const token = known ?? (await api.tokens(to, to, 'scrub'))[0];
+      // The slider may have been moved on meanwhile.
+      if (this.asked !== to || !token) return;
+      this.go(token.eval, 0);
+      this.scrubbed = to;
+    } finally {
+      if (this.asked === to) this.asked = null;
+    }
+  }
+
   private go(toEval: number, step: number): void {
     this.fraction = 0;
     this.app.setState({ eval: Math.max(0, Math.min(this.app.info.totals.evals - 1, toEval)), step }, { replace: true });
@@ -357,14 +383,12 @@ class PlaybackView implements View {
   }
 
   private draw(): void {
-    const { current, parts, app } = this;
+    const { current, parts } = this;
     if (!current) return;
     const step = current.steps[this.step];
-    parts.tokenRange.max = String(app.info.totals.evals - 1);
-    parts.tokenRange.value = String(current.eval);
+    this.drawScrub(current);
     parts.nodeRange.max = String(Math.max(0, current.steps.length - 1));
     parts.nodeRange.value = String(this.step);
-    parts.tokenText.textContent = `${format.integer(current.eval)} / ${format.integer(app.info.totals.evals - 1)}`;
     parts.nodeText.textContent = `${this.step} / ${current.steps.length - 1}`;
     if (step) {
       parts.node.replaceChildren(
@@ -380,6 +404,21 @@ class PlaybackView implements View {
     }
     this.drawMap(current);
     this.drawGrid(current);
+  }
+
+  private drawScrub(current: EvalInfo): void {
+    const { tokenRange, tokenUnit, tokenText } = this.parts;
+    const { unit, last, at, text } = scrubOf(current, this.app.info.totals);
+    tokenUnit.textContent = unit;
+    tokenText.textContent = text;
+    tokenRange.max = String(last);
+    tokenRange.ariaLabel = unit;
+    tokenRange.ariaValueText = `${unit} ${text.replace('/', 'of')}`;
+    // While another evaluation is fetched the slider is the user's.
+    if (this.asked !== null || this.wantedEval(this.app.state) !== current.eval) return;
+    if (this.scrubbed !== null && !computes(current, this.scrubbed)) this.scrubbed = null;
+    const place = this.scrubbed ?? at;
+    if (place !== null) tokenRange.value = String(place);
   }
 
   /** Glow of something that was used `age` steps ago. */
