@@ -219,9 +219,27 @@ export class Shell implements App {
       h('span', { class: 'model' }, model),
       h('span', { class: 'facts' }, facts.join(' · ')),
     );
+    this.showTabs();
     this.warning.hidden = info.missing.length === 0;
     this.warning.textContent = `⚠ ${info.missing.length} note${info.missing.length === 1 ? '' : 's'} about the data`;
     this.warning.title = info.missing.join('\n');
+  }
+
+  /** A view that has nothing of this run is off, and its tab says why. */
+  private showTabs(): void {
+    for (const view of this.views) {
+      const tab = this.tabs.querySelector(`[data-view="${view.id}"]`);
+      const lacks = view.lacks?.(this.info) ?? null;
+      tab?.setAttribute('aria-disabled', String(lacks !== null));
+      tab?.setAttribute('title', lacks ?? `${view.title} (${view.key})`);
+    }
+  }
+
+  /** Opens a view, or says why there is nothing to open. */
+  private choose(view: View): void {
+    const lacks = view.lacks?.(this.info) ?? null;
+    if (lacks === null) this.setState({ view: view.id });
+    else this.toast(lacks);
   }
 
   private runPicker(): HTMLElement {
@@ -344,8 +362,7 @@ export class Shell implements App {
             role: 'tab',
             'data-view': view.id,
             'aria-controls': 'main',
-            title: `${view.title} (${view.key})`,
-            onclick: () => this.setState({ view: view.id }),
+            onclick: () => this.choose(view),
           },
           view.title,
           h('kbd', { 'aria-hidden': 'true' }, view.key),
@@ -355,7 +372,10 @@ export class Shell implements App {
     this.tabs.addEventListener('keydown', (event) => {
       const step = event.key === 'ArrowRight' ? 1 : event.key === 'ArrowLeft' ? -1 : 0;
       if (!step) return;
-      const tabs = [...this.tabs.children] as HTMLElement[];
+      // A tab that is off is passed over, unless a link has opened it.
+      const all = [...this.tabs.children] as HTMLElement[];
+      const isOff = (tab: HTMLElement) => tab.getAttribute('aria-disabled') === 'true';
+      const tabs = all.filter((tab) => !isOff(tab) || tab === document.activeElement);
       const at = tabs.indexOf(document.activeElement as HTMLElement);
       const next = tabs[(at + step + tabs.length) % tabs.length];
       next?.focus();
@@ -444,7 +464,7 @@ export class Shell implements App {
     }
     const view = this.views.find((v) => v.key === event.key);
     if (view) {
-      this.setState({ view: view.id });
+      this.choose(view);
       return true;
     }
     if (this.view?.onKey?.(event)) return true;

@@ -23,6 +23,8 @@ export interface View {
   title: string;
   /** Key that opens it: '1' … '9', '0', then letters that no view uses. */
   key: string;
+  /** Why there is nothing to see of a run, in a sentence; null where there is. Its tab is then off, a link still opens it. */
+  lacks?(info: Info): string | null;
   mount(root: HTMLElement, app: App): void;
   update(state: State): void | Promise<void>;
   unmount?(): void;

@@ -5,7 +5,7 @@
 import { fill, h, note, panel, picker, segmented, toolbar, type Picker, type Segmented } from '../dom';
 import * as format from '../format';
 import type { State } from '../state';
-import type { Experts as Answer } from '../generated/index';
+import type { Experts as Answer, Info } from '../generated/index';
 import type { Preference } from './parts/results';
 import type { App, View } from '../view';
 import type { Cell } from '../csv';
@@ -66,11 +66,17 @@ class Experts implements View {
   private answer: Answer | null = null;
   private chosen: { layer: number; expert: number | null } = { layer: 0, expert: null };
 
+  lacks(info: Info): string | null {
+    if (info.experts > 0) return null;
+    return `${info.model.name ?? 'This'} is a dense model: every token uses all weights, there are no experts to compare.`;
+  }
+
   mount(root: HTMLElement, app: App): void {
     this.app = app;
     this.root = root;
     this.answer = null;
-    this.isDense = app.info.experts === 0;
+    const lacks = this.lacks(app.info);
+    this.isDense = lacks !== null;
     const opt = (name: string) => (value: string) => app.setOpt(`experts.${name}`, value);
     this.controls = {
       heat: segmented('colour', HEATS, opt('heat')),
@@ -98,14 +104,9 @@ class Experts implements View {
       ),
       layer: picker('layer', 'layer whose experts are shown below', opt('layer')),
     };
-    if (this.isDense) {
+    if (lacks !== null) {
       this.panels = new Panels(root, app);
-      fill(
-        this.panels.element,
-        note(
-          `${app.info.model.name ?? 'This'} is a dense model: every token uses all weights, there are no experts to compare.`,
-        ),
-      );
+      fill(this.panels.element, note(lacks));
       return;
     }
     const bar = toolbar(this.controls.heat.element, this.controls.growth.element, this.heatLegend);
