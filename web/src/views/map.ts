@@ -1,28 +1,31 @@
 /**
  * The model file as a map of bytes.
  *
- * In row order the vertical axis is the offset, so that pan and zoom are those
- * of every plot; cells have a fixed width, and zooming in halves the bytes of a
+ * In rows the vertical axis is the offset, or, sorted by layer (maporder.ts), a
+ * position; so that pan and zoom are those of every plot; cells have a fixed width, and zooming in halves the bytes of a
  * cell. The server divides the whole model into N cells, so that N alone decides
  * the raster: panning at one zoom needs no request at all. In Hilbert order the
  * whole model fills a square, and what is near in the file is near on the map.
  */
 import { csv, type Cell } from '../csv';
-import { drawLegend, fit, paint, svgDocument, unscaled, type PaintOptions, type Pen, type Scale } from '../canvas';
+import { drawLegend, paint, svgDocument, unscaled, type PaintOptions, type Pen, type Scale } from '../canvas';
 import { packed, withAlpha, type Table } from '../colours';
 import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
-import { layerRanges, owners, rowBytes, tensorAt, tensorBefore, type RowLayout } from '../filemap';
+import { rowBytes, tensorAt, tensorBefore, type RowLayout } from '../filemap';
 import * as format from '../format';
 import { drawComponentKey, drawOwners, hilbertCurve, hilbertIndex } from '../hilbert';
+import { componentPixels, drawComponentLegend, PALER } from '../mapcolour';
+import { drawLabels } from '../maplabels';
+import { metricName, METRICS, NOTHING, shownValue, usualMetric, type Metric } from '../mapmetric';
+import { fileOrder, isByLayer, layerOrder, orderText, type Order } from '../maporder';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
-import type { State } from '../state';
+import { range, type State } from '../state';
+import { cells as cellImage } from '../timeraster';
 import type { TooltipLine } from '../tooltip';
 import type { Raster } from '../api';
 import type { Located, MapHeader, TensorInfo } from '../generated/index';
 import type { App, View } from '../view';
 import type { Tick } from '../ticks';
-
-type Metric = 'accesses' | 'bytes' | 'recency' | 'residency' | 'faults' | 'disk';
 
 const CELL_PX = 9;
 const GUTTER_PX = 232;
@@ -30,32 +33,9 @@ const GUTTER_PX = 232;
 const MAX_CELLS = 2 ** 20;
 /** Zooming ends when the finest cells are this many rows high. */
 const FEWEST_ROWS = 16;
-const METRICS: { value: Metric; text: string; title: string }[] = [
-  { value: 'accesses', text: 'accesses', title: 'how often each byte was read' },
-  { value: 'bytes', text: 'bytes', title: 'bytes read' },
-  { value: 'recency', text: 'recency', title: 'time since the last read' },
-  {
-    value: 'residency',
-    text: 'residency',
-    title: 'share of the pages in memory: now, or as `record --residency` saw them',
-  },
-  { value: 'faults', text: 'faults', title: 'major page faults; needs `record --faults`' },
-  { value: 'disk', text: 'disk reads', title: 'bytes read from the disk; needs `record --io`' },
-];
-/** What an empty map says. */
-const NOTHING: Partial<Record<Metric, string>> = {
-  residency: 'no page of the model is in memory',
-  faults: 'no major page fault passes this filter',
-  disk: 'no disk read passes this filter',
-};
-const TITLES: Record<Metric, string> = {
-  accesses: 'mean reads of a byte',
-  bytes: 'bytes read per cell',
-  recency: 'since the last read',
-  residency: 'pages in memory now',
-  faults: 'major page faults per cell',
-  disk: 'bytes read from the disk per cell',
-};
+function imageOf(pixels: Uint32Array, width: number, height: number): HTMLCanvasElement {
+  return cellImage(width, height, (out) => out.set(pixels.subarray(0, out.length)));
+}
 
 export function map(): View {
   return new MapView();
@@ -69,7 +49,7 @@ class MapView implements View {
     ['click', 'filter all views by the layer, component and expert of that byte'],
     ['wheel, + −', 'zoom into the file'],
     ['m', 'next metric'],
-    ['o', 'rows or Hilbert order'],
+    ['o', 'next order: of the file, of the layers, Hilbert’s'],
   ];
   private app!: App;
   private plot!: Plot;
@@ -88,7 +68,10 @@ class MapView implements View {
   /** Bytes read by component, for the key of the Hilbert map. */
   private read = new Map<string, number>();
   private hovered = 0;
-  private available: readonly string[] = ['accesses', 'bytes', 'recency'];
+  private available: readonly string[] = ['component', 'accesses', 'bytes', 'recency'];
+  private order!: Order;
+  /** Values of the raster in the order that is shown. */
+  private values: Float32Array = new Float32Array();
 
   mount(root: HTMLElement, app: App): void {
     this.app = app;
@@ -96,16 +79,18 @@ class MapView implements View {
     this.rows = null;
     this.square = null;
     this.look = '';
+    this.order = fileOrder(app.info.tensors);
     const metric = segmented('colour', METRICS, (value) =>
-      app.setOpt('map.metric', value === 'accesses' ? null : value),
+      app.setOpt('map.metric', value === usualMetric(this.app.info) ? null : value),
     );
     const order = segmented(
       'order',
       [
-        { value: 'rows', text: 'rows', title: 'along the file, row by row' },
+        { value: 'rows', text: 'file', title: 'as the tensors lie in the file, row by row' },
+        { value: 'layers', text: 'layers', title: 'layer by layer, row by row; as in the file where that is sorted' },
         { value: 'hilbert', text: 'Hilbert', title: 'what is near in the file is near on the map' },
       ],
-      (value) => app.setOpt('map.order', value === 'rows' ? null : value),
+      (value) => this.setOrder(value),
     );
     const scale = segmented(
       'scale',
@@ -157,7 +142,14 @@ class MapView implements View {
       resized: () => app.setState({}, { replace: true }),
       moved: (plot) => {
         const { low, high, isWhole } = plot.y;
-        app.setState({ offset: isWhole ? null : [Math.round(low), Math.round(high)] }, { replace: true, atOnce: true });
+        const window: [number, number] | null = isWhole ? null : [Math.round(low), Math.round(high)];
+        if (!this.isSorted(app.state)) return app.setState({ offset: window }, { replace: true, atOnce: true });
+        // A position is no offset, which other views would take it for.
+        const { ['map.window']: _, ...opt } = app.state.opt;
+        app.setState(
+          { opt: window ? { ...opt, 'map.window': window.join('-') } : opt },
+          { replace: true, atOnce: true },
+        );
       },
     });
   }
@@ -175,19 +167,23 @@ class MapView implements View {
       metric,
       METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)),
     );
-    this.controls.order.set(isHilbert ? 'hilbert' : 'rows');
+    const isSorted = this.isSorted(state);
+    this.controls.order.set(this.orderOf(state), this.orders().includes('layers') ? [] : ['layers']);
     this.controls.scale.set(this.scale(state), metric === 'recency' || metric === 'residency' ? ['linear', 'log'] : []);
     const total = Math.max(1, app.info.model.size_bytes);
     const columns = Math.max(8, Math.floor(plot.innerWidth / CELL_PX));
     plot.y.options.limits = [0, total];
     plot.y.options.shortest = FEWEST_ROWS * columns * Math.ceil(total / MAX_CELLS);
     plot.y.options.isFixed = isHilbert;
-    plot.y.options.label = isHilbert ? '' : 'file offset';
+    plot.y.options.label = isHilbert ? '' : isSorted ? 'by layer' : 'file offset';
     plot.y.options.isHidden = isHilbert;
     plot.x.options.isHidden = isHilbert;
     // A plot that the user is moving knows better than the state.
     if (isHilbert) plot.y.showAll();
-    else if (!plot.isAhead) plot.y.show(...(state.offset ?? plot.y.options.limits));
+    else if (!plot.isAhead) {
+      const window = isSorted ? range(state.opt['map.window'] ?? null) : state.offset;
+      plot.y.show(...(window ?? plot.y.options.limits));
+    }
     plot.reframe();
 
     const cells = isHilbert ? this.hilbertSide() ** 2 : this.rowCells(columns, total);
@@ -196,16 +192,16 @@ class MapView implements View {
     this.controls.when.set(this.isNow(state) ? 'now' : 'recorded');
     const at = isRecorded && !this.isNow(state) ? await this.moment(state) : undefined;
     const [raster, read] = await Promise.all([
-      app.api.map({ cells, metric, at }, state.filter),
+      app.api.map({ cells, metric: metric === 'component' ? 'accesses' : metric, at }, state.filter),
       isHilbert ? this.readBy(metric, state) : [],
     ]);
     // A pan along the file needs neither another raster nor another image.
-    const look = [app.colours.theme, isHilbert, columns, this.scale(state)].join();
+    const look = [app.colours.theme, metric, this.orderOf(state), columns, this.scale(state)].join();
     if (raster === this.raster && look === this.look) return;
     if (look !== this.look) app.tooltip.hide();
     this.look = look;
     this.read = new Map(read);
-    this.available = raster.header.available;
+    this.available = ['component', ...raster.header.available];
     this.controls.metric.set(
       metric,
       METRICS.map((m) => m.value).filter((m) => !this.available.includes(m)),
@@ -213,6 +209,9 @@ class MapView implements View {
     this.raster = raster;
     this.layout = { columns, cellBytes: raster.header.cell_bytes, totalBytes: total };
     this.rows = null;
+    const { tensors } = app.info;
+    this.order = isSorted ? layerOrder(tensors, total) : fileOrder(tensors);
+    this.values = this.order.arranged(raster.values, raster.header.cell_bytes);
     this.square = isHilbert ? this.paintSquare(raster) : null;
     this.owned = [];
     const isEmpty = metric === 'recency' ? raster.values.every(Number.isNaN) : !(raster.header.max > 0);
@@ -225,11 +224,13 @@ class MapView implements View {
     if (event.key === 'm') {
       const usable = METRICS.filter((m) => this.available.includes(m.value));
       const at = usable.findIndex((m) => m.value === this.metric(this.app.state));
-      this.app.setOpt('map.metric', usable[(at + 1) % usable.length]?.value ?? null);
+      const next = usable[(at + 1) % usable.length]?.value ?? null;
+      this.app.setOpt('map.metric', next === usualMetric(this.app.info) ? null : next);
       return true;
     }
     if (event.key === 'o') {
-      this.app.setOpt('map.order', this.isHilbert(this.app.state) ? null : 'hilbert');
+      const orders = this.orders();
+      this.setOrder(orders[(orders.indexOf(this.orderOf(this.app.state)) + 1) % orders.length] ?? 'rows');
       return true;
     }
     return this.plot.onKey(event);
@@ -260,7 +261,20 @@ class MapView implements View {
 
   private metric(state: State): Metric {
     const wanted = state.opt['map.metric'];
-    return METRICS.find((m) => m.value === wanted)?.value ?? 'accesses';
+    return METRICS.find((m) => m.value === wanted)?.value ?? usualMetric(this.app.info);
+  }
+  private orders(): string[] {
+    return isByLayer(this.app.info.tensors) ? ['rows', 'hilbert'] : ['rows', 'layers', 'hilbert'];
+  }
+  private orderOf(state: State): string {
+    return this.orders().find((order) => order === state.opt['map.order']) ?? 'rows';
+  }
+  private setOrder(order: string): void {
+    const { ['map.window']: _, ['map.order']: __, ...opt } = this.app.state.opt;
+    this.app.setState({ opt: order === 'rows' ? opt : { ...opt, 'map.order': order }, offset: null });
+  }
+  private isSorted(state: State): boolean {
+    return this.orderOf(state) === 'layers';
   }
   /** Bytes by component: of all accesses, or from the disk. */
   private async readBy(metric: Metric, { filter }: State): Promise<[string, number][]> {
@@ -282,7 +296,7 @@ class MapView implements View {
     return selected?.end ?? info.totals.duration_nanos;
   }
   private isHilbert(state: State): boolean {
-    return state.opt['map.order'] === 'hilbert';
+    return this.orderOf(state) === 'hilbert';
   }
   private scale(state: State): Scale {
     return state.opt['map.scale'] === 'log' ? 'log' : 'linear';
@@ -322,11 +336,14 @@ class MapView implements View {
     const { low, high, span } = this.plot.y;
     if (this.rows && this.rows.y0 <= Math.max(0, low) && this.rows.y1 >= Math.min(high, layout.totalBytes))
       return this.rows;
-    const cells = Math.min(raster.values.length, Math.ceil(layout.totalBytes / layout.cellBytes));
+    const cells = Math.min(this.values.length, Math.ceil(layout.totalBytes / layout.cellBytes));
     const first = Math.max(0, Math.floor((low - span) / row));
     const end = Math.min(Math.ceil(cells / layout.columns), Math.ceil((high + span) / row));
-    const values = raster.values.subarray(first * layout.columns, Math.min(cells, end * layout.columns));
-    const image = paint(values, layout.columns, end - first, this.colourTable(), this.paintOptions(raster));
+    const from = first * layout.columns;
+    const values = this.values.subarray(from, Math.min(cells, end * layout.columns));
+    const image = this.isByComponent
+      ? imageOf(this.componentPixels(values, from, raster), layout.columns, end - first)
+      : paint(values, layout.columns, end - first, this.colourTable(), this.paintOptions(raster));
     this.rows = { image, x0: 0, x1: 1, y0: first * row, y1: end * row };
     return this.rows;
   }
@@ -336,9 +353,24 @@ class MapView implements View {
     const inFile = Math.min(values.length, Math.ceil(header.total_bytes / header.cell_bytes));
     const side = Math.round(Math.sqrt(values.length));
     const curve = hilbertCurve(side);
+    if (this.isByComponent) {
+      const pixels = this.componentPixels(values.subarray(0, inFile), 0, raster);
+      const square = new Uint32Array(side * side).fill(packed(this.app.colours.panel));
+      pixels.forEach((pixel, d) => (square[curve[d] as number] = pixel));
+      return imageOf(square, side, side);
+    }
     const placed = new Float32Array(side * side).fill(Number.NaN);
     for (let d = 0; d < inFile; d++) placed[curve[d] as number] = values[d] as number;
     return paint(placed, side, side, this.colourTable(), this.paintOptions(raster));
+  }
+
+  private get isByComponent(): boolean {
+    return this.metric(this.app.state) === 'component';
+  }
+
+  private componentPixels(values: Float32Array, first: number, { header }: Raster<MapHeader>): Uint32Array {
+    const cells = { values, first, cellBytes: header.cell_bytes, tensors: this.order.tensors };
+    return componentPixels(cells, { max: header.max, scale: this.scaleNow() }, this.app.colours);
   }
 
   private scaleNow(): Scale {
@@ -375,22 +407,25 @@ class MapView implements View {
   private drawBorders(context: CanvasRenderingContext2D, layout: RowLayout, cellPx: number): void {
     const { plot } = this;
     const { colours, info } = this.app;
+    const { tensors } = this.order;
     const { left } = plot.margin;
     const right = left + plot.innerWidth;
     const row = rowBytes(layout);
     // Many layers in sight: thinner lines, lest the borders hide the map.
     const perLayer = (info.model.size_bytes / Math.max(1, info.layers.length) / plot.y.span) * plot.innerHeight;
     const isCrowded = perLayer < 48;
-    for (let i = Math.max(1, tensorBefore(info.tensors, plot.y.low - row)); i < info.tensors.length; i++) {
-      const tensor = info.tensors[i] as TensorInfo;
+    // The accent is among the components' colours.
+    const border = this.isByComponent ? colours.ground : colours.accent;
+    for (let i = Math.max(1, tensorBefore(tensors, plot.y.low - row)); i < tensors.length; i++) {
+      const tensor = tensors[i] as TensorInfo;
       if (tensor.begin > plot.y.high) break;
-      const isLayer = tensor.layer !== info.tensors[i - 1]?.layer;
+      const isLayer = tensor.layer !== tensors[i - 1]?.layer;
       if (!isLayer && tensor.size_bytes <= layout.cellBytes * 2) continue;
       const r = Math.floor(tensor.begin / row);
       const x = Math.round(left + ((tensor.begin - r * row) / layout.cellBytes) * cellPx);
       const top = Math.round(plot.py(r * row));
       const bottom = Math.round(plot.py((r + 1) * row));
-      context.fillStyle = withAlpha(colours.accent, isLayer ? 1 : isCrowded ? 0.3 : 0.55);
+      context.fillStyle = withAlpha(border, isLayer ? 1 : isCrowded ? 0.3 : 0.55);
       const width = isLayer && !isCrowded ? 2 : 1;
       context.fillRect(x - width / 2, top, width, bottom - top);
       context.fillRect(x, top - width / 2, right - x, width);
@@ -415,7 +450,7 @@ class MapView implements View {
 
   /** The component with the most bytes in a range; null where there is no tensor. */
   private ownerOf(begin: number, end: number): string | null {
-    const { tensors } = this.app.info;
+    const { tensors } = this.order;
     const shares = new Map<string, number>();
     for (let i = Math.max(0, tensorBefore(tensors, begin)); i < tensors.length; i++) {
       const tensor = tensors[i] as TensorInfo;
@@ -450,15 +485,19 @@ class MapView implements View {
     const metric = raster.header.metric as Metric;
     const max = metric === 'residency' ? 1 : raster.header.max;
     const isRecency = metric === 'recency';
-    const value = (v: number) => this.value(v);
-    drawLegend(pen, plot.width - 16, 14, {
-      title: this.nameOf(raster.header),
-      table: this.colourTable(),
-      colour: colours.muted,
-      low: isRecency ? 'just now' : this.scaleNow() === 'log' ? `≤ ${value(unscaled(0, max, 'log'))}` : value(0),
-      high: value(max),
-    });
+    const value = (v: number) => shownValue(metric, v);
     const right = plot.margin.left + plot.innerWidth;
+    const isByComponent = this.isByComponent;
+    if (isByComponent && this.square) pen.text(PALER, plot.width - 16, 14, { colour: colours.muted, align: 'right' });
+    else if (isByComponent) drawComponentLegend(pen, [plot.margin.left, plot.width - 16], 14, info.tensors, colours);
+    else
+      drawLegend(pen, plot.width - 16, 14, {
+        title: metricName(raster.header),
+        table: this.colourTable(),
+        colour: colours.muted,
+        low: isRecency ? 'just now' : this.scaleNow() === 'log' ? `≤ ${value(unscaled(0, max, 'log'))}` : value(0),
+        high: value(max),
+      });
     if (this.square) {
       const { x, y, size } = this.hilbertSquare();
       const note = `1 cell = ${format.bytes(raster.header.cell_bytes)}`;
@@ -473,51 +512,10 @@ class MapView implements View {
       { colour: colours.muted, align: 'right' },
     );
 
-    const top = plot.margin.top;
-    const bottom = top + plot.innerHeight;
-    const clamp = (y: number) => Math.max(top, Math.min(bottom, y));
-    const bandX = right + 8;
-    for (const range of layerRanges(info.tensors)) {
-      if (range.end < plot.y.low || range.begin > plot.y.high) continue;
-      const [y0, y1] = [clamp(plot.py(range.begin)), clamp(plot.py(range.end))];
-      if (y1 - y0 < 3) continue;
-      pen.rect(bandX, y0 + 1, 3, Math.max(1, y1 - y0 - 2), range.layer === null ? colours.line : colours.accent);
-      if (y1 - y0 >= 12) {
-        pen.text(range.layer === null ? '–' : `L${range.layer}`, bandX + 8, y0 + 8, { colour: colours.text });
-      }
-    }
+    const order = orderText(info.tensors, this.isSorted(this.app.state));
+    pen.text(order, plot.margin.left, plot.height - 8, { colour: colours.muted });
     this.drawComponents(pen, layout);
-    let nextFree = top;
-    for (const owner of owners(info.tensors, (size) => (size / plot.y.span) * plot.innerHeight >= 13)) {
-      if (owner.end < plot.y.low || owner.begin > plot.y.high) continue;
-      const [y0, y1] = [clamp(plot.py(owner.begin)), clamp(plot.py(owner.end))];
-      const y = Math.max(y0 + 8, nextFree);
-      if (y1 - y0 < 6 || y - 4 > y1) continue;
-      nextFree = y + 13;
-      pen.rect(bandX + 36, y - 4, 7, 7, colours.component(owner.component));
-      pen.text(fit(pen, owner.name, plot.width - bandX - 60), bandX + 48, y, { colour: colours.muted });
-    }
-  }
-
-  private nameOf({ metric, sampled }: MapHeader): string {
-    return sampled ? `pages in memory at token ${format.integer(sampled.token)}` : TITLES[metric as Metric];
-  }
-
-  private value(v: number): string {
-    switch (this.raster?.header.metric) {
-      case 'accesses':
-        return `${format.count(Math.round(v * 100) / 100).replace(' ', '')}×`;
-      case 'bytes':
-        return format.bytes(v);
-      case 'recency':
-        return Number.isNaN(v) ? 'never' : format.nanos(v);
-      case 'residency':
-        return Number.isNaN(v) ? 'not sampled yet' : format.percent(v);
-      case 'disk':
-        return format.bytes(v);
-      default:
-        return format.count(v);
-    }
+    drawLabels(pen, plot, right + 8, this.order.tensors, colours);
   }
 
   private columnTicks(_low: number, _high: number, pixels: number): Tick[] {
@@ -547,7 +545,7 @@ class MapView implements View {
       offset = Math.floor(point.y / row) * row + Math.floor(point.x * row);
     }
     if (offset < 0 || offset >= raster.header.total_bytes) return null;
-    return { offset, cell: Math.floor(offset / raster.header.cell_bytes) };
+    return { offset: this.order.offsetAt(offset), cell: Math.floor(offset / raster.header.cell_bytes) };
   }
 
   private async hover(point: PlotPoint | null): Promise<void> {
@@ -565,8 +563,8 @@ class MapView implements View {
       return;
     }
     if (ask !== this.hovered) return;
-    const value = raster.values[at.cell] ?? Number.NaN;
-    const lines: TooltipLine[] = [[this.nameOf(raster.header), this.value(value)]];
+    const value = this.values[at.cell] ?? Number.NaN;
+    const lines: TooltipLine[] = [[metricName(raster.header), shownValue(raster.header.metric, value)]];
     if (raster.header.metric === 'disk')
       lines.push(['over its size', `${(value / raster.header.cell_bytes).toFixed(2)}×`]);
     if (found.name !== null) {
