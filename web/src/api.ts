@@ -105,7 +105,7 @@ export class Api {
     return this.raster(this.of('heatmap'), query, slot, filter);
   }
   offsets(
-    query: { t0: number; t1: number; o0: number; o1: number; w: number; h: number },
+    query: { t0: number; t1: number; o0: number; o1: number; w: number; h: number; even: number },
     filter: Filter,
     slot = 'offsets',
   ): Promise<Raster<OffsetsHeader>> {
@@ -122,7 +122,12 @@ export class Api {
   disk(filter: Filter, slot = 'disk'): Promise<Disk> {
     return this.json(this.of('disk'), {}, slot, filter);
   }
-  nodes(query: { t0: number; t1: number; w: number }, filter: Filter, slot = 'nodes'): Promise<Raster<NodesHeader>> {
+  /** `even`: evaluations of fewer columns are spread evenly over their time. */
+  nodes(
+    query: { t0: number; t1: number; w: number; even: number },
+    filter: Filter,
+    slot = 'nodes',
+  ): Promise<Raster<NodesHeader>> {
     return this.raster(this.of('nodes'), query, slot, filter);
   }
   map(query: { cells: number; metric: string; at?: number }, filter: Filter, slot = 'map'): Promise<Raster<MapHeader>> {

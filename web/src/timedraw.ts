@@ -5,19 +5,36 @@ import type { EvalIndex } from './evalindex';
 import { layerRanges } from './filemap';
 import * as format from './format';
 import type { Plot } from './plot';
+import { bandOf, isBand } from './tokenband';
 import type { Tick } from './ticks';
 import type { OffsetsHeader } from './generated/index';
 import type { App } from './view';
 
 export const TOKEN_BAND_PX = 18;
 
-/** The texts of the tokens above the lanes. */
+/** The tokens above the lanes: their texts, or, where these do not fit, their colours and some numbers. */
 export function drawTokens(pen: Pen, plot: Plot, evals: EvalIndex, shareOf: (token: number) => number, app: App): void {
   const { colours, state } = app;
   const seen = evals.between(plot.x.low, plot.x.high);
   const right = plot.margin.left + plot.innerWidth;
   pen.text('token', 8, 16, { colour: colours.muted });
-  if (seen.length > plot.innerWidth / 3) return;
+  if (isBand(seen.length, plot.innerWidth)) {
+    const band = bandOf(seen, (time) => plot.px(time), [plot.margin.left, right]);
+    for (const { x0, x1, token } of band.runs) {
+      pen.rect(x0, 7, x1 - x0, TOKEN_BAND_PX - 4, withAlpha(colours.muted, 0.13));
+      pen.rect(x0, 7 + TOKEN_BAND_PX - 4, x1 - x0, 4, css(colours.time, shareOf(token)));
+    }
+    const selected = seen.find((name) => name.eval === state.eval);
+    if (selected) {
+      const x0 = Math.max(plot.margin.left, plot.px(selected.begin));
+      pen.rect(x0, 7, Math.max(2, plot.px(selected.end) - x0), TOKEN_BAND_PX, colours.accent);
+    }
+    for (const { x, token } of band.numbers) {
+      pen.line(x, 7, x, 7 + TOKEN_BAND_PX - 4, colours.line);
+      pen.text(format.integer(token), x + 4, 15, { colour: colours.text });
+    }
+    return;
+  }
   for (const name of seen) {
     const x0 = Math.max(plot.margin.left, plot.px(name.begin));
     const x1 = Math.min(right, plot.px(name.end));

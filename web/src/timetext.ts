@@ -14,6 +14,8 @@ import type {
 } from './generated/index';
 
 type Line = [string, string];
+const EVEN =
+  'an evaluation is only a few pixels wide here: what each layer takes of it is spread evenly over it, in both plots';
 
 export function evalLines(name: EvalBrief, text: string | null): Line[] {
   const last = name.tokens > 1 ? `–${format.integer(name.first_token + name.tokens - 1)}` : '';
@@ -84,6 +86,8 @@ export function nodeKey(
   const items = [...byColour].map(([colour, names]) => keyItem(names.join(', '), colour));
   if (others) items.push(keyItem('other ops', grey));
   if (by === 'component' && header.kind === 'raster') items.push(h('span', {}, '(by op until zoomed in to nodes)'));
+  if (header.kind === 'raster' && header.even)
+    items.push(h('span', { title: EVEN }, '· whole evaluations: zoom in to see inside'));
   return items;
 }
 

@@ -101,6 +101,7 @@ fn measure(name: &str, path: &Path) {
                 o1: Some(o1),
                 w: 1200,
                 h: 600,
+                even: 12,
             };
             drop(black_box(i.offsets(&query, f)));
         }),
@@ -110,6 +111,7 @@ fn measure(name: &str, path: &Path) {
                 t0: Some(t0),
                 t1: Some(t1),
                 w: 1200,
+                even: 12,
             };
             drop(black_box(i.nodes(&query, f)));
         }),

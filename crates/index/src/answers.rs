@@ -134,10 +134,11 @@ pub struct Summary {
     pub by_source: Vec<SourceSum>,
 }
 
-/// Weights that came from one place.
+/// Weights that came from one place, in evaluations of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(test, derive(ts_rs::TS))]
 pub struct SourceSum {
+    pub phase: &'static str,
     /// `pinned`, `loaded`, `streamed`, `cache_hit`, `cache_miss` or `page_cache`.
     pub source: &'static str,
     pub accesses: u64,
@@ -235,6 +236,8 @@ pub struct OffsetsHeader {
     pub max: f32,
     /// Reads of weights in the window.
     pub accesses: u64,
+    /// Each evaluation is spread evenly over its time: it is too narrow to show more.
+    pub even: bool,
     /// Each of them, when there are few.
     pub exact: Option<Vec<ExactAccess>>,
 }
@@ -278,6 +281,8 @@ pub enum NodesHeader {
         /// [`Info::ops`]; -1 where nothing ran.
         ops: Vec<i32>,
         nodes: u64,
+        /// As in [`OffsetsHeader`].
+        even: bool,
     },
 }
 

@@ -26,6 +26,7 @@ mod catalog;
 mod data;
 mod describe;
 mod evaluation;
+mod even;
 mod expert_heatmap;
 mod experts;
 pub mod filter;

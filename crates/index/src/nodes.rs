@@ -4,6 +4,7 @@ use crate::{
     RunIndex,
     answers::{NodeSpan, NodesHeader, Raster},
     data::Eval,
+    even::Even,
     filter::Filter,
     query::NodesQuery,
     select::{Mask, Masks, Selector},
@@ -67,6 +68,22 @@ impl Grid {
     }
 }
 
+/// What a grid is filled with.
+struct Wanted<'a> {
+    selector: &'a Selector,
+    masks: &'a Masks<'a>,
+    evals: &'a [&'a Eval],
+    lanes: &'a Lanes,
+    even: Option<&'a Even>,
+}
+
+impl Wanted<'_> {
+    /// Where the nodes of an evaluation are spread, if they are.
+    fn stretch(&self, at: usize) -> Option<std::ops::Range<u64>> {
+        self.even.and_then(|even| even.stretch(at))
+    }
+}
+
 impl RunIndex {
     /// `values` is empty when the header holds spans.
     pub fn nodes(&self, query: &NodesQuery, filter: &Filter) -> Raster<NodesHeader> {
@@ -106,10 +123,18 @@ impl RunIndex {
             column_nanos: (times.end - times.start) as f64 / w as f64,
             busy: vec![0.0; w * lanes.layers.len()],
         };
+        let even = Even::of(&evals, grid.column_nanos, query.even);
+        let wanted = Wanted {
+            selector: &selector,
+            masks: &masks,
+            evals: &evals,
+            lanes: &lanes,
+            even: even.as_ref(),
+        };
         let (ops, nodes) = if steps <= MAX_STEPS {
-            self.fill_exactly(&selector, &masks, &evals, &lanes, &mut grid)
+            self.fill_exactly(&wanted, &mut grid)
         } else {
-            self.fill_by_runs(&selector, &masks, &evals, &lanes, &mut grid)
+            self.fill_by_runs(&wanted, &mut grid)
         };
         let share = |nanos: &f64| (nanos / grid.column_nanos).min(1.0) as f32;
         Raster {
@@ -121,6 +146,7 @@ impl RunIndex {
                 lanes: lanes.layers,
                 ops,
                 nodes,
+                even: even.is_some(),
             },
         }
     }
@@ -183,34 +209,49 @@ impl RunIndex {
     }
 
     /// Step by step; the ops of the cells, and the nodes.
-    fn fill_exactly(
-        &self,
-        selector: &Selector,
-        masks: &Masks,
-        evals: &[&Eval],
-        lanes: &Lanes,
-        grid: &mut Grid,
-    ) -> (Vec<i32>, u64) {
+    fn fill_exactly(&self, wanted: &Wanted, grid: &mut Grid) -> (Vec<i32>, u64) {
         let ops = self.catalog.ops.all.len();
         let mut by_op = vec![0f32; grid.busy.len() * ops];
         let mut nodes = 0;
-        for eval in evals {
+        // Of an evaluation that is spread: nanoseconds by lane and op.
+        let mut sums = vec![0u64; grid.lanes * ops];
+        for (at, eval) in wanted.evals.iter().enumerate() {
             let graph = &self.graphs[eval.graph as usize];
-            self.each_node(selector, masks.of(eval.graph), eval, |step, begin, end| {
+            let stretch = wanted.stretch(at);
+            let mask = wanted.masks.of(eval.graph);
+            self.each_node(wanted.selector, mask, eval, |step, begin, end| {
                 let about = &graph.steps[step];
-                let lane = lanes.of[about.layer as usize];
-                if end < grid.t0 || begin >= grid.t1 || lane == NO_LANE {
+                let lane = wanted.lanes.of[about.layer as usize];
+                if lane == NO_LANE {
                     return;
                 }
-                nodes += 1;
-                let mut busy = std::mem::take(&mut grid.busy);
-                grid.columns(begin, end, |column, nanos| {
-                    let cell = lane as usize * grid.w + column;
-                    busy[cell] += nanos;
-                    by_op[cell * ops + about.op as usize] += nanos as f32;
-                });
-                grid.busy = busy;
+                let is_in_window = end >= grid.t0 && begin < grid.t1;
+                nodes += u64::from(is_in_window);
+                if stretch.is_some() {
+                    sums[lane as usize * ops + about.op as usize] += end.saturating_sub(begin);
+                } else if is_in_window {
+                    let mut busy = std::mem::take(&mut grid.busy);
+                    grid.columns(begin, end, |column, nanos| {
+                        let cell = lane as usize * grid.w + column;
+                        busy[cell] += nanos;
+                        by_op[cell * ops + about.op as usize] += nanos as f32;
+                    });
+                    grid.busy = busy;
+                }
             });
+            let Some(stretch) = stretch else { continue };
+            let length = (stretch.end - stretch.start) as f64;
+            let mut busy = std::mem::take(&mut grid.busy);
+            grid.columns(stretch.start, stretch.end, |column, nanos| {
+                for (place, &sum) in sums.iter().enumerate().filter(|(_, sum)| **sum > 0) {
+                    let cell = place / ops * grid.w + column;
+                    let nanos = sum as f64 * nanos / length;
+                    busy[cell] += nanos;
+                    by_op[cell * ops + place % ops] += nanos as f32;
+                }
+            });
+            grid.busy = busy;
+            sums.fill(0);
         }
         let most = |nanos: &[f32]| {
             let best = nanos.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
@@ -223,14 +264,14 @@ impl RunIndex {
     }
 
     /// Consecutive steps of a lane at once.
-    fn fill_by_runs(
-        &self,
-        selector: &Selector,
-        masks: &Masks,
-        evals: &[&Eval],
-        lanes: &Lanes,
-        grid: &mut Grid,
-    ) -> (Vec<i32>, u64) {
+    fn fill_by_runs(&self, wanted: &Wanted, grid: &mut Grid) -> (Vec<i32>, u64) {
+        let Wanted {
+            selector,
+            masks,
+            evals,
+            lanes,
+            ..
+        } = *wanted;
         let mut ops = vec![-1; grid.busy.len()];
         let mut by_graph: Vec<Option<LaneRuns>> = self.graphs.iter().map(|_| None).collect();
         let mut nodes = 0;
@@ -245,7 +286,9 @@ impl RunIndex {
                 *sum = 0;
             }
         };
-        for eval in evals {
+        // Of an evaluation that is spread over several columns.
+        let mut spread = vec![0u64; grid.lanes];
+        for (at, eval) in evals.iter().enumerate() {
             let graph = &self.graphs[eval.graph as usize];
             let of_graph = by_graph[eval.graph as usize].get_or_insert_with(|| {
                 self.lane_runs(selector, masks.of(eval.graph), eval.graph, lanes)
@@ -270,7 +313,9 @@ impl RunIndex {
                 let before = (first as usize).checked_sub(1).map_or(0, |s| ends[s]);
                 (before, ends[last as usize])
             };
-            match grid.column(eval.begin, eval.last) {
+            let stretch = wanted.stretch(at);
+            let end = stretch.as_ref().map_or(eval.last, |s| s.end);
+            match grid.column(eval.begin, end) {
                 Some(column) => {
                     if column != present {
                         if present != usize::MAX {
@@ -285,6 +330,20 @@ impl RunIndex {
                         let (begin, end) = times(run);
                         sums[run.0 as usize] += u64::from(end - begin);
                     }
+                }
+                None if stretch.is_some() => {
+                    for run in &of_graph.runs {
+                        let (begin, end) = times(run);
+                        spread[run.0 as usize] += u64::from(end - begin);
+                    }
+                    let length = (end - eval.begin) as f64;
+                    grid.columns(eval.begin, end, |column, nanos| {
+                        for (lane, &sum) in spread.iter().enumerate().filter(|(_, sum)| **sum > 0) {
+                            busy[lane * w + column] += sum as f64 * nanos / length;
+                            ops[lane * w + column] = of_graph.ops[lane];
+                        }
+                    });
+                    spread.fill(0);
                 }
                 None => {
                     for run in &of_graph.runs {

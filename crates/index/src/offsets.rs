@@ -10,6 +10,7 @@ use crate::{
     RunIndex,
     answers::{ExactAccess, OffsetsHeader, Raster},
     data::Eval,
+    even::Even,
     filter::Filter,
     graph::{Graph, GraphAccess, NO_EXPERT, Touch},
     map::Stretches,
@@ -149,10 +150,14 @@ impl RunIndex {
                 reads.get_or_insert_with(|| self.reads_of(graph, masks.of(eval.graph), &window));
             estimate += reads.estimate + u64::from(!eval.is_regular()) * graph.steps.len() as u64;
         }
-        let (values, accesses, exact) = if estimate <= MAX_PLACED {
+        // Few enough to be drawn one by one are never spread.
+        let even = Even::of(&evals, window.column_nanos(), query.even)
+            .filter(|_| estimate > MAX_EXACT as u64);
+        let (values, accesses, exact) = if estimate <= MAX_PLACED && even.is_none() {
             self.place_each(&selector, &masks, &evals, &reads, &window)
         } else {
-            let (values, accesses) = self.place_profiles(&selector, &masks, &evals, &window);
+            let even = even.as_ref();
+            let (values, accesses) = self.place_profiles(&selector, &masks, &evals, &window, even);
             (values, accesses, None)
         };
         Raster {
@@ -165,6 +170,7 @@ impl RunIndex {
                 h: window.h as u32,
                 max: values.iter().copied().fold(0.0, f32::max),
                 accesses,
+                even: even.is_some(),
                 exact,
             },
             values,

@@ -4,6 +4,7 @@
 use crate::{
     RunIndex,
     data::{Eval, NO_ROW},
+    even::Even,
     graph::{Graph, Touch, Unit},
     offsets::Window,
     select::{Masks, Selector},
@@ -17,11 +18,14 @@ impl RunIndex {
         masks: &Masks,
         evals: &[&Eval],
         window: &Window,
+        even: Option<&Even>,
     ) -> (Vec<f32>, u64) {
         // Which evaluations lie in which column, by how much of their time.
         let mut shares: Vec<(u32, u32, f32)> = Vec::with_capacity(evals.len() + window.w);
         for (at, eval) in evals.iter().enumerate() {
-            window.columns(eval.begin, eval.last, |column, share| {
+            let stretch = even.and_then(|even| even.stretch(at));
+            let stretch = stretch.unwrap_or(eval.begin..eval.last);
+            window.columns(stretch.start, stretch.end, |column, share| {
                 shares.push((column as u32, at as u32, share as f32));
             });
         }

@@ -77,6 +77,8 @@ pub struct OffsetsQuery {
     pub o1: Option<u64>,
     pub w: u32,
     pub h: u32,
+    /// As in [`NodesQuery`].
+    pub even: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +86,8 @@ pub struct NodesQuery {
     pub t0: Option<u64>,
     pub t1: Option<u64>,
     pub w: u32,
+    /// Evaluations narrower than this many columns are spread evenly over their time; 0: never.
+    pub even: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +175,7 @@ impl OffsetsQuery {
             o1: optional(pairs, "o1")?,
             w: size(pairs, "w", 800, MAX_SIDE)?,
             h: size(pairs, "h", 400, MAX_SIDE)?,
+            even: optional(pairs, "even")?.unwrap_or(0),
         };
         if u64::from(query.w) * u64::from(query.h) > MAX_CELLS {
             return Err(format!("w×h: at most {MAX_CELLS} cells; ask for fewer"));
@@ -185,6 +190,7 @@ impl NodesQuery {
             t0: optional(pairs, "t0")?,
             t1: optional(pairs, "t1")?,
             w: size(pairs, "w", 800, MAX_SIDE)?,
+            even: optional(pairs, "even")?.unwrap_or(0),
         })
     }
 }

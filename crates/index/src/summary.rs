@@ -200,15 +200,22 @@ impl RunIndex {
         }
     }
 
-    /// Where weights came from in the evaluations that are kept.
+    /// Where weights came from in the evaluations that are kept, the prompt first.
     fn sources(&self, selector: &Selector) -> Vec<SourceSum> {
-        let mut sums: BTreeMap<Source, SourceSum> = BTreeMap::new();
+        let mut sums: BTreeMap<(u8, Source), SourceSum> = BTreeMap::new();
         for (eval, of_eval) in &self.origins {
-            if !selector.keeps_eval(&self.evals[*eval as usize]) {
+            let eval = &self.evals[*eval as usize];
+            if !selector.keeps_eval(eval) {
                 continue;
             }
+            let place = match eval.phase {
+                Phase::Prompt => 0,
+                Phase::Generate => 1,
+                Phase::Unknown => 2,
+            };
             for (source, more) in of_eval {
-                let sum = sums.entry(*source).or_insert_with(|| SourceSum {
+                let sum = sums.entry((place, *source)).or_insert_with(|| SourceSum {
+                    phase: eval.phase.name(),
                     source: source.name(),
                     accesses: 0,
                     bytes: 0,

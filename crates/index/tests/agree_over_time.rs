@@ -82,6 +82,7 @@ fn check_offsets(case: &Case, filter: &Filter, random: &mut Random) {
         o1: Some(o1),
         w: 1 + random.below(30) as u32,
         h: 1 + random.below(30) as u32,
+        even: 0,
     };
     let found = case.index.offsets(&query, filter);
     let (dt, db) = (
@@ -139,6 +140,7 @@ fn check_nodes(case: &Case, filter: &Filter, random: &mut Random) {
         t0: Some(t0),
         t1: Some(t1),
         w: 1 + random.below(50) as u32,
+        even: 0,
     };
     let origin = origin(case);
     let in_window = reference::kept_nodes(&case.evals, filter)

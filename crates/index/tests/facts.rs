@@ -56,6 +56,7 @@ fn wide_offsets_add_up_to_what_the_map_shows() {
             o1: None,
             w,
             h,
+            even: 0,
         };
         let offsets = index.offsets(&query, &filter);
         assert!(offsets.header.exact.is_none(), "so many are not listed");
@@ -108,6 +109,7 @@ fn wide_offsets_are_those_of_narrow_windows_side_by_side() {
             o1: None,
             w,
             h: 7,
+            even: 0,
         };
         index.offsets(&query, &Filter::default())
     };
@@ -155,6 +157,7 @@ fn lanes_of_a_wide_window_are_busy_for_as_long_as_their_nodes_took() {
             t0: None,
             t1: None,
             w,
+            even: 0,
         };
         let nodes = index.nodes(&query, &filter);
         let NodesHeader::Raster {

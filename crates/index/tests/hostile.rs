@@ -108,9 +108,18 @@ fn ask_everything(index: &RunIndex) {
                 o1,
                 w: 5,
                 h: 5,
+                even: 0,
             };
             index.offsets(&query, &filter);
-            index.nodes(&NodesQuery { t0, t1, w: 5 }, &filter);
+            index.nodes(
+                &NodesQuery {
+                    t0,
+                    t1,
+                    w: 5,
+                    even: 3,
+                },
+                &filter,
+            );
         }
         for metric in [MapMetric::Accesses, MapMetric::Bytes, MapMetric::Recency] {
             for at in [None, Some(0), Some(u64::MAX)] {

@@ -284,6 +284,7 @@ fn marks_of_a_window_are_those_of_the_joined_rows() {
                 o1: Some(o1),
                 w: 37,
                 h: 23,
+                even: 0,
             };
             run.index
                 .marks(&MarksQuery { of, window }, &filter)

@@ -244,10 +244,11 @@ fn answers(index: &RunIndex, seed: u64) -> Vec<(String, Value)> {
             o1,
             w,
             h,
+            even: 0,
         };
         let found = index.offsets(&query, &filter);
         raster("offsets", to_value(found.header), found.values);
-        let found = index.nodes(&NodesQuery { t0, t1, w }, &filter);
+        let found = index.nodes(&NodesQuery { t0, t1, w, even: 0 }, &filter);
         raster("nodes", to_value(found.header), found.values);
         for metric in [MapMetric::Accesses, MapMetric::Bytes, MapMetric::Recency] {
             let (cells, at) = (33, t1.filter(|_| round % 2 == 1));

@@ -218,13 +218,21 @@ lanes: Array<number | null>,
  * Per cell the op that took most of its time, as an index into
  * [`Info::ops`]; -1 where nothing ran.
  */
-ops: Array<number>, nodes: number, };
+ops: Array<number>, nodes: number, 
+/**
+ * As in [`OffsetsHeader`].
+ */
+even: boolean, };
 
 export type OffsetsHeader = { t0: number, t1: number, o0: number, o1: number, w: number, h: number, max: number, 
 /**
  * Reads of weights in the window.
  */
 accesses: number, 
+/**
+ * Each evaluation is spread evenly over its time: it is too narrow to show more.
+ */
+even: boolean, 
 /**
  * Each of them, when there are few.
  */
@@ -259,9 +267,9 @@ export type SampledAt = { nanos: number, token: number,
 resident_bytes: number, };
 
 /**
- * Weights that came from one place.
+ * Weights that came from one place, in evaluations of one phase.
  */
-export type SourceSum = { 
+export type SourceSum = { phase: string, 
 /**
  * `pinned`, `loaded`, `streamed`, `cache_hit`, `cache_miss` or `page_cache`.
  */

@@ -258,6 +258,7 @@ function tableOf(source: Exclude<Source, 'sql'>, summary: Summary): { columns: C
     case 'source':
       return {
         columns: [
+          { name: 'phase', title: 'of the evaluation; the prompt comes first' },
           { name: 'weights came from', title: 'nothing here if nobody fed them: see `tensorscope run --record`' },
           accesses,
           bytes,
@@ -271,6 +272,7 @@ function tableOf(source: Exclude<Source, 'sql'>, summary: Summary): { columns: C
           },
         ],
         rows: summary.by_source.map((row) => [
+          row.phase,
           row.source.replace('_', ' '),
           row.accesses,
           row.bytes,

@@ -25,6 +25,10 @@ import type { ExactAccess, NodeSpan, NodesHeader, OffsetsHeader } from '../gener
 import type { App, View } from '../view';
 
 const MARGIN = { left: 84, right: 34 };
+/** An evaluation of fewer pixels shows no layers: which pixel one falls into would be chance. */
+const EVEN_PX = 12;
+/** Pixels of a column of the offset plot. */
+const OFFSET_PX = 2;
 
 export function timeline(): View {
   return new TimelineView();
@@ -213,12 +217,15 @@ class TimelineView implements View {
       return false;
     };
     const [nodes, reads] = await Promise.all([
-      app.api.nodes({ t0, t1, w }, filter).then((answer) => {
+      app.api.nodes({ t0, t1, w, even: EVEN_PX }, filter).then((answer) => {
         if (!isLate('nodes')) this.showNodes(answer);
         return answer.header;
       }),
       Promise.all([
-        app.api.offsets({ t0, t1, o0, o1, w: Math.max(1, Math.round(w / 2)), h: rows }, filter),
+        app.api.offsets(
+          { t0, t1, o0, o1, w: Math.max(1, Math.round(w / OFFSET_PX)), h: rows, even: EVEN_PX / OFFSET_PX },
+          filter,
+        ),
         // Names the tokens by which the offsets are coloured.
         this.evals.load(app.info.version, t0, t1),
       ]).then(([answer]) => {

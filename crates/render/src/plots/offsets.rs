@@ -23,6 +23,7 @@ pub fn plot(index: &RunIndex) -> Option<Plot> {
         o1: None,
         w: COLUMNS,
         h: ROWS,
+        even: 0,
     };
     let found = index.offsets(&query, &Filter::default());
     let header = &found.header;
