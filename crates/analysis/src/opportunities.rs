@@ -84,14 +84,15 @@ pub struct BudgetOutlook {
     pub least_disk_bytes_per_token: u64,
     /// The page cache first.
     pub strategies: Vec<StrategyOutlook>,
-    /// The fastest that helps; by bytes where no machine is given.
+    /// The fastest that helps. Where no machine is given, the one that reads the least, and what
+    /// is read ahead before what stops computing.
     pub best: Option<Strategy>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StrategyOutlook {
     pub strategy: Strategy,
-    /// `None` where the strategy does not apply or does not fit.
+    /// `None` where the strategy does not apply or does not fit: the verdict says which.
     pub disk_bytes_per_token: Option<u64>,
     /// Of these, bytes whose address is known only when the router has chosen.
     pub routed_bytes_per_token: u64,
@@ -106,7 +107,12 @@ pub struct StrategyOutlook {
 #[serde(rename_all = "snake_case")]
 pub enum Help {
     Helps,
+    /// It could be done, and would be no better.
     WouldNotHelp,
+    /// With more memory it could be done.
+    DoesNotFit,
+    /// It is for other models, whatever the memory.
+    DoesNotApply,
     /// What the others are compared with.
     Baseline,
 }
@@ -299,20 +305,20 @@ impl Parts<'_> {
     }
 
     fn fed(&self, strategy: Strategy, answer: &Answer) -> StrategyOutlook {
-        let no = |reason: String| Verdict {
-            help: Help::WouldNotHelp,
-            reason: format!("would not help: {reason}"),
-        };
         let applies = strategy != Strategy::ExpertCache || self.expert_bytes() > 0;
         let does_something = answer.choice.does_something(self.weights);
-        let verdict = match &answer.why_not {
-            _ if !applies => no("the model has no experts".into()),
-            Some(reason) => no(reason.clone()),
-            None => Verdict {
-                help: Help::Helps,
-                reason: self.gain(answer),
-            },
+        let (help, reason) = match &answer.why_not {
+            _ if !applies => (
+                Help::DoesNotApply,
+                "does not apply: the model has no experts".into(),
+            ),
+            _ if !does_something && !answer.all_fits => {
+                (Help::DoesNotFit, self.lack(strategy, answer))
+            }
+            Some(reason) => (Help::WouldNotHelp, format!("would not help: {reason}")),
+            None => (Help::Helps, self.gain(answer)),
         };
+        let verdict = Verdict { help, reason };
         if !applies || !does_something {
             return StrategyOutlook {
                 strategy,
@@ -338,6 +344,19 @@ impl Parts<'_> {
                 .map(|(ours, stock)| ours / stock),
             verdict,
         }
+    }
+
+    fn lack(&self, strategy: Strategy, answer: &Answer) -> String {
+        let what = match strategy {
+            Strategy::PageCache | Strategy::Stream => "streamed",
+            Strategy::Pin => "kept",
+            Strategy::PinAndStream | Strategy::ExpertCache => "kept or streamed",
+        };
+        format!(
+            "does not fit: nothing can be {what} with {} for weights of {}",
+            human(answer.wanted.weights_bytes),
+            human(answer.predicted.weight_bytes)
+        )
     }
 
     fn gain(&self, answer: &Answer) -> String {

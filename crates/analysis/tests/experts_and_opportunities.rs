@@ -322,8 +322,12 @@ fn a_dense_model_gains_what_it_pins() {
     assert_eq!(streamed.disk_bytes_per_token, None);
     assert_eq!(
         streamed.verdict.reason,
-        "would not help: nothing can be kept or streamed with 200.0 MiB for weights of 2.0 GiB"
+        "does not fit: nothing can be streamed with 200.0 MiB for weights of 2.0 GiB"
     );
+    assert_eq!(streamed.verdict.help, Help::DoesNotFit);
+    // What is kept needs no ring, and a little more than its bytes.
+    let kept = of(tight, Strategy::Pin);
+    assert_eq!(kept.disk_bytes_per_token, Some(whole - 100 * MB));
 
     let middle = &all.budgets[1];
     let stock = of(&middle.strategies, Strategy::PageCache);
@@ -343,8 +347,13 @@ fn a_dense_model_gains_what_it_pins() {
     assert_eq!(experts.disk_bytes_per_token, None);
     assert_eq!(
         experts.verdict.reason,
-        "would not help: the model has no experts"
+        "does not apply: the model has no experts"
     );
+    assert_eq!(experts.verdict.help, Help::DoesNotApply);
+    // Keeps the three that are a ring to others, and waits for the rest.
+    let kept = of(&middle.strategies, Strategy::Pin);
+    assert_eq!(kept.disk_bytes_per_token, Some(700 * MB));
+    assert!(kept.nanos_per_token > pinned.nanos_per_token);
 
     let roomy = &all.budgets[2];
     assert_eq!(roomy.best, None);
@@ -355,6 +364,20 @@ fn a_dense_model_gains_what_it_pins() {
         "{}",
         pinned.verdict.reason
     );
+}
+
+#[test]
+fn pinning_and_streaming_without_a_ring_is_pinning_and_is_called_so() {
+    for machine in [machine(), Machine::new(0.0)] {
+        let outlook = opportunities(&dense(), &[250 * MB], machine);
+        let budget = &outlook.budgets[0];
+        let kept = of(&budget.strategies, Strategy::Pin);
+        let both = of(&budget.strategies, Strategy::PinAndStream);
+        assert_eq!(kept.disk_bytes_per_token, Some(1800 * MB));
+        assert_eq!(both.disk_bytes_per_token, kept.disk_bytes_per_token);
+        assert_eq!(both.nanos_per_token, kept.nanos_per_token);
+        assert_eq!(budget.best, Some(Strategy::Pin));
+    }
 }
 
 #[test]
@@ -411,6 +434,7 @@ fn report_and_plan_predict_the_same() {
         for budget in opportunities(&sequence, &budgets, machine).budgets {
             let ways = [
                 (Strategy::Stream, (false, true, false)),
+                (Strategy::Pin, (true, false, false)),
                 (Strategy::PinAndStream, (true, true, false)),
                 (Strategy::ExpertCache, (true, true, true)),
             ];

@@ -50,6 +50,8 @@ pub struct Results {
 
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
 const KEPT_FILE: &str = "analysis.json";
+/// Counts up whenever results change between two releases.
+const KEPT_REVISION: u32 = 2;
 
 /// The first line of that file, about the results behind it. `record` leaves them for every
 /// later `report` and `view`: exact curves of 10⁸ accesses take a minute.
@@ -66,7 +68,7 @@ struct Kept {
 impl Kept {
     fn of(run: &Run, results: &[u8]) -> io::Result<Kept> {
         Ok(Kept {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: format!("{}+{KEPT_REVISION}", env!("CARGO_PKG_VERSION")),
             log_bytes: run.log_bytes(),
             checksum: Checksum::of(results)?,
         })

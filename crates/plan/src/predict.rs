@@ -472,7 +472,7 @@ fn memory_of(weights: &[Weight], choice: &Choice, machine: &Machine) -> u64 {
 }
 
 /// Whether no weight has to leave memory between tokens.
-fn fits(weights: &[Weight], choice: &Choice, machine: &Machine) -> bool {
+pub(crate) fn fits(weights: &[Weight], choice: &Choice, machine: &Machine) -> bool {
     let needed = || {
         weights
             .iter()

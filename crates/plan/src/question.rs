@@ -6,7 +6,7 @@
 use crate::Policy;
 use crate::choose::{Choice, Strategies, Wanted, Weight, choose_for};
 use crate::machine::Machine;
-use crate::predict::{ExpertsOutlook, Predicted, predict, routed_bytes_per_token, why_not};
+use crate::predict::{ExpertsOutlook, Predicted, fits, predict, routed_bytes_per_token, why_not};
 use crate::routing::{Policies, RoutingSequence};
 
 #[derive(Clone, Copy)]
@@ -36,6 +36,8 @@ pub struct Answer {
     pub predicted: Predicted,
     /// Of the bytes read for a token, those that only a router can name.
     pub routed_bytes_per_token: u64,
+    /// No weight has to leave memory between tokens.
+    pub all_fits: bool,
     pub why_not: Option<String>,
 }
 
@@ -61,6 +63,7 @@ impl Question<'_> {
             hit_rate.unwrap_or_else(|| ExpertsOutlook::uniform(weights, &choice).hit_rate);
         Answer {
             routed_bytes_per_token: routed_bytes_per_token(weights, &choice, &machine, expected),
+            all_fits: fits(weights, &choice, &machine),
             why_not: why_not(weights, &choice, &machine, &predicted),
             wanted,
             choice,

@@ -195,7 +195,7 @@ pub fn miss_ratios(curves: &Curves, scope: Scope, by: CountBy) -> Option<LineCha
     )
 }
 
-const WAYS: &str = "for each way of using the memory: the page cache as llama.cpp uses it today, streaming everything, pinning the densest weights and streaming the rest, and caching experts. A line begins where the way first fits.";
+const WAYS: &str = "for each way of using the memory: the page cache as llama.cpp uses it today, streaming everything, pinning the densest weights alone, pinning them and streaming the rest, and caching experts. A line begins where the way first fits.";
 
 fn strategies(
     opportunities: &Opportunities,
@@ -204,6 +204,7 @@ fn strategies(
     let ways = [
         (Strategy::PageCache, "page_cache", "page cache"),
         (Strategy::Stream, "stream", "stream"),
+        (Strategy::Pin, "pin", "pin only"),
         (Strategy::PinAndStream, "pin_and_stream", "pin and stream"),
         (Strategy::ExpertCache, "expert_cache", "expert cache"),
     ];

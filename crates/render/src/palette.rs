@@ -120,6 +120,7 @@ pub const OPS: &[(&str, &str)] = &[
 /// Ways of using memory, and rules of caches.
 pub const WAYS: &[(&str, &str)] = &[
     ("page_cache", "attention"),
+    ("pin", "output"),
     ("pin_and_stream", "expert"),
     ("expert_cache", "router"),
     ("stream", "embedding"),

@@ -146,6 +146,7 @@ export const WAYS: Record<string, string> = {
   "lfu_aged": "ffn",
   "lru": "attention",
   "page_cache": "attention",
+  "pin": "output",
   "pin_and_stream": "expert",
   "stream": "embedding"
 };

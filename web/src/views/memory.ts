@@ -103,7 +103,7 @@ class Memory implements View {
       { class: 'view-panels-inner' },
       panel(
         'What if weights had this much memory?',
-        'Per generated token, first uses included; the paler part of a bar is known only once the router has chosen. Predicted speeds are ceilings: the disk at its sequential speed, no read-ahead.',
+        'Per generated token, first uses included; the paler part of a bar is known only once the router has chosen. Hatched: does not fit, with more memory it would. Without a bar: does not apply to this model. Predicted speeds are ceilings: the disk at its sequential speed, no read-ahead.',
         h('div', { class: 'view-slider-row' }, this.slider, this.budgetText),
         this.outlook,
       ),

@@ -12,6 +12,10 @@ export interface Bar {
   parts: readonly Part[];
   /** What stands at the right of the bar. */
   label: string;
+  /** What the label means, where it needs more words. */
+  title?: string;
+  /** There is no amount, not even nothing: too short of memory for one, or none at all. */
+  none?: 'short' | 'off';
   onClick?: () => void;
 }
 
@@ -28,7 +32,7 @@ export function bars(
     name(bar),
     h(
       'span',
-      { class: 'view-track' },
+      { class: bar.none ? `view-track view-track-${bar.none}` : 'view-track' },
       ...bar.parts
         .filter((part) => part.value > 0)
         .map((part) => {
@@ -37,7 +41,7 @@ export function bars(
           return box;
         }),
     ),
-    h('span', { class: 'view-bar-label' }, bar.label),
+    h('span', { class: 'view-bar-label', title: bar.title ?? null }, bar.label),
   ]);
   return h('div', { class: options.isDense ? 'view-bars view-dense' : 'view-bars' }, ...rows);
 }

@@ -9,12 +9,32 @@ import type { Memory, Reuse, Strategy } from './results';
 const STRATEGY_NAMES: Record<string, [name: string, title: string]> = {
   page_cache: ['page cache', 'LRU over pages of the file: llama.cpp today; reads stop computing'],
   stream: ['stream', 'everything is read in the order of its use, each time; reads overlap computing'],
+  pin: [
+    'pin only',
+    'the most used weights per byte stay, the others are left to the page cache; reads of these stop computing',
+  ],
   pin_and_stream: ['pin and stream', 'the most used weights per byte stay, the others are read in order'],
   expert_cache: [
     'expert cache',
     'what every token needs stays, experts are kept by LRU; they are read once the router has chosen',
   ],
 };
+
+/** Why a strategy has no bar: two different things, and what would change them. */
+const NO_BAR: Record<string, Required<Pick<Bar, 'label' | 'title' | 'none'>>> = {
+  does_not_fit: { label: 'does not fit', title: 'with more memory it would', none: 'short' },
+  does_not_apply: { label: 'does not apply', title: 'whatever the memory', none: 'off' },
+};
+
+/** What stands at the end of a strategy's bar. */
+export function labelOf(one: Strategy): Pick<Bar, 'label' | 'title' | 'none'> {
+  if (one.disk_bytes_per_token === null) {
+    const { label, title, none } = NO_BAR[one.verdict.help] ?? { label: 'not needed', title: '', none: 'off' as const };
+    return { label, none, title: [one.verdict.reason, title].filter(Boolean).join('; ') };
+  }
+  const speed = one.tokens_per_second === null ? '' : ` · ${format.count(one.tokens_per_second)} tokens/s`;
+  return { label: `${format.bytes(one.disk_bytes_per_token)} / token${speed}` };
+}
 
 export function strategyName(strategy: string): string {
   return STRATEGY_NAMES[strategy]?.[0] ?? strategy;
@@ -28,10 +48,7 @@ export function outlook(answer: Memory, at: number, app: App): HTMLElement[] {
   const rows = budget.strategies.map((one): Bar & { one: Strategy } => ({
     one,
     name: strategyName(one.strategy),
-    label:
-      one.disk_bytes_per_token === null
-        ? 'does not fit or apply'
-        : `${format.bytes(one.disk_bytes_per_token)} / token${one.tokens_per_second === null ? '' : ` · ${format.count(one.tokens_per_second)} tokens/s`}`,
+    ...labelOf(one),
     parts: [
       {
         name: one.strategy === 'page_cache' ? 'by page faults' : 'known in advance',
