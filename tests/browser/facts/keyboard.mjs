@@ -35,7 +35,7 @@ export async function facts(bench, server) {
     assert.deepEqual(await place(), [0, 0]);
     await page.keyboard.press(' ');
     await page.waitForFunction(() => /pause/.test(document.querySelector('.play').textContent));
-    await page.waitForFunction(() => Number(document.querySelector('.scrub input[aria-label=evaluation]').value) >= 1);
+    await page.waitForFunction(() => Number(document.querySelector('.scrub input[aria-label=token]').value) >= 1);
     await page.keyboard.press(' ');
     await page.waitForFunction(() => /▶/.test(document.querySelector('.play').textContent));
     const stopped = await place();
