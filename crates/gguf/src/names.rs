@@ -135,7 +135,7 @@ impl Meaning {
     /// What the tensor is for in an operation. A token embedding that is multiplied is the
     /// output head: models without an `output.weight` use one tensor as both (tied).
     pub fn component_in(&self, op: &str) -> Component {
-        let is_multiplied = op.split('+').any(|op| op.starts_with("MUL_MAT"));
+        let is_multiplied = op.split('+').any(|op| op == "MUL_MAT");
         match self.component {
             Component::Embedding if self.role == "token" && is_multiplied => Component::Output,
             component => component,
@@ -332,6 +332,7 @@ mod tests {
         check("token_embd.weight", "MUL_MAT+ADD", Component::Output);
         check("token_embd.weight", "GET_ROWS", Component::Embedding);
         check("token_embd.weight", "MUL", Component::Embedding);
+        check("token_embd.weight", "MUL_MAT_ID", Component::Embedding);
         check(
             "per_layer_token_embd.weight",
             "MUL_MAT",

@@ -43,23 +43,23 @@ pub(super) fn order(facts: &Facts, list: &mut List) {
     }
 }
 
-/// How much of the order of reads is that of the evaluation before.
+/// How much of the order of reads is that of last time. Only where every read is followed by
+/// the one that followed it last time, the order as a whole is the same; a weight that is read
+/// twice in an evaluation has two that follow it.
 fn repetition(dense: &Score, experts: &Score) -> String {
-    let is_exact = dense.hits == dense.predictions;
-    match (is_exact, experts.predictions > 0) {
-        (true, false) => "the order of reads repeats exactly".to_owned(),
-        (false, false) => format!(
-            "the order of reads repeats for {} of them",
-            percent(dense.share())
+    let part = |score: &Score| match score.hits == score.predictions {
+        true => "repeats exactly".to_owned(),
+        false => format!(
+            "is that of last time, read by read, for {}",
+            percent(score.share())
         ),
-        (true, true) => format!(
-            "the order of reads repeats exactly for dense weights, and for {} of the reads of experts",
-            percent(experts.share())
-        ),
-        (false, true) => format!(
-            "the order of reads repeats for {} of the reads of dense weights, and for {} of those of experts",
-            percent(dense.share()),
-            percent(experts.share())
+    };
+    match experts.predictions {
+        0 => format!("the order of reads {}", part(dense)),
+        _ => format!(
+            "the order of reads of dense weights {}; that of experts {}",
+            part(dense),
+            part(experts)
         ),
     }
 }
