@@ -175,6 +175,7 @@ impl Answering {
         let mut process = program()?
             .arg("answer")
             .arg(run)
+            .args(["--asker", &std::process::id().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -110,12 +110,14 @@ fn what_nobody_could_put_back_is_put_back_by_the_next_command() {
         child.kill().unwrap();
         child.wait().unwrap();
     };
-    for pid in marked(&folder.mark) {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        if name.trim() == "ts-guardian" {
-            // SAFETY: a process that the child has started.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-        }
+    let program = child.id() as i32;
+    // Not by their name, which one that has just been forked does not have yet.
+    for pid in marked(&folder.mark)
+        .into_iter()
+        .filter(|&pid| pid != program)
+    {
+        // SAFETY: a process that the child has started.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
     }
     child.kill().unwrap();
     child.wait().unwrap();
@@ -342,10 +344,14 @@ impl System {
         System(all)
     }
 
+    /// But for what others had left before, and a command of ours has removed: it should.
     fn differences(&self, after: &System) -> Vec<String> {
         let names: std::collections::BTreeSet<&String> =
             self.0.keys().chain(after.0.keys()).collect();
-        let differs = |name: &&String| self.0.get(*name) != after.0.get(*name);
+        let differs = |name: &&String| match (self.0.get(*name), after.0.get(*name)) {
+            (Some(before), None) => before != "left",
+            (before, after) => before != after,
+        };
         let line = |name: &String| {
             format!(
                 "{name}: {:?}, now {:?}",

@@ -28,13 +28,19 @@ use crate::ingest::{Ready, ensure_tables};
 pub struct Args {
     /// Run directory
     run: PathBuf,
+
+    /// Process that asks, without which nobody wants the answers [default: our parent]
+    #[arg(long, value_name = "PID")]
+    asker: Option<u32>,
 }
 
 /// How often we look, once stdin has ended, whether anybody is left to answer to.
 const LOOK_UP: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let parent = parent_id();
+    // Told rather than asked for: it may have been killed before we came to ask, with its
+    // query already sent.
+    let asker = args.asker.unwrap_or_else(parent_id);
     let (requests, lines) = channel();
     let path = args.run.clone();
     let worker = thread::spawn(move || work(&path, &lines));
@@ -46,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     drop(requests);
     while !worker.is_finished() {
-        if parent_id() != parent {
+        if parent_id() != asker {
             return Ok(ExitCode::from(1));
         }
         thread::sleep(LOOK_UP);

@@ -123,3 +123,26 @@ fn messages_and_help_are_those_of_the_program_that_users_type() {
     assert!(said.starts_with("tensorscope: nowhere"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
 }
+
+/// Killed right after it has sent its query: before we came to ask who our parent is.
+#[test]
+fn a_query_ends_with_the_one_who_asked_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    write_run(&run, SHAPE, 5000);
+    let endless = "SELECT sum(a.bytes * b.bytes + c.bytes) FROM accesses a, accesses b, accesses c";
+    // A process that we are not.
+    let mut process = program()
+        .arg("answer")
+        .arg(&run)
+        .args(["--asker", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let request = json!({"query": endless, "rows": 10});
+    writeln!(process.stdin.take().unwrap(), "{request}").unwrap();
+    let output = process.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+}
