@@ -214,9 +214,9 @@ fn bad_requests_are_refused_before_anything_is_created() {
         spec("a", &[100, 2], GgmlType::Q8_0),
         "no multiple of the 32 elements of a q8_0 block",
     );
-    check(spec("a", &[], GgmlType::F32), "is no shape");
-    check(spec("a", &[1, 0], GgmlType::F32), "is no shape");
-    check(spec("a", &[1, 1, 1, 1, 1], GgmlType::F32), "is no shape");
+    check(spec("a", &[], GgmlType::F32), "is not a shape");
+    check(spec("a", &[1, 0], GgmlType::F32), "is not a shape");
+    check(spec("a", &[1, 1, 1, 1, 1], GgmlType::F32), "is not a shape");
     check(spec("a", &[u64::MAX / 8, 9], GgmlType::F32), "63 bits");
     check(
         spec(&"n".repeat(64), &[1], GgmlType::F32),
