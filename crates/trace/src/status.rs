@@ -13,7 +13,7 @@ use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use crate::format::{STATUS_MAGIC, VERSION};
+use crate::format::{Checksum, STATUS_MAGIC, VERSION};
 
 const STATUS_BYTES: usize = 4096;
 
@@ -50,7 +50,10 @@ struct Page {
     /// 0 recording, 1 complete, 2 failed.
     state: AtomicU32,
     errno: AtomicU32,
-    reserved: [u64; 5],
+    /// Of the fields around it, once the recording has ended; 0 until then, and in logs that
+    /// have none.
+    checksum: AtomicU64,
+    reserved: [u64; 4],
     evals_committed: AtomicU64,
     evals_lost: AtomicU64,
     steps_lost: AtomicU64,
@@ -120,6 +123,7 @@ impl StatusPage {
 
     pub fn count_committed(&self) {
         self.page().evals_committed.fetch_add(1, Ordering::Relaxed);
+        self.seal_again();
     }
 
     pub fn count_lost(&self, steps: u64, accesses: u64) {
@@ -128,10 +132,48 @@ impl StatusPage {
         self.page()
             .accesses_lost
             .fetch_add(accesses, Ordering::Relaxed);
+        self.seal_again();
     }
 
     pub fn count_tick_mismatch(&self) {
         self.page().tick_mismatches.fetch_add(1, Ordering::Relaxed);
+        self.seal_again();
+    }
+
+    /// A process that goes on after the recording has ended counts on.
+    fn seal_again(&self) {
+        if self.page().state.load(Ordering::Relaxed) != 0 {
+            self.seal();
+        }
+    }
+
+    fn seal(&self) {
+        let page = self.page();
+        let words = || {
+            let counters = [
+                &page.evals_committed,
+                &page.evals_lost,
+                &page.steps_lost,
+                &page.accesses_lost,
+                &page.tick_mismatches,
+            ];
+            let counted = counters.map(|counter| counter.load(Ordering::Relaxed));
+            let [a, b, c, d, e] = counted;
+            let state = u64::from(page.state.load(Ordering::Acquire));
+            let errno = u64::from(page.errno.load(Ordering::Relaxed));
+            let made_by = u64::from(page.version) | u64::from(page.pid) << 32;
+            [made_by, state | errno << 32, a, b, c, d, e]
+        };
+        let mut sealed = words();
+        loop {
+            page.checksum.store(checksum(sealed), Ordering::Release);
+            // Another process may have counted meanwhile.
+            let now = words();
+            if now == sealed {
+                return;
+            }
+            sealed = now;
+        }
     }
 
     /// The first failure stays; it wins over a later orderly end.
@@ -151,6 +193,7 @@ impl StatusPage {
                 }
             }
         }
+        self.seal_again();
     }
 
     pub fn get(&self) -> Status {
@@ -178,6 +221,13 @@ impl Drop for StatusPage {
     }
 }
 
+/// Never 0, which says that there is none.
+fn checksum(words: impl IntoIterator<Item = u64>) -> u64 {
+    let mut checksum = Checksum::START;
+    words.into_iter().for_each(|word| checksum.add(word));
+    checksum.value().max(1)
+}
+
 /// Reads a status file; `Ok(Err(reason))` when it is not one.
 pub fn read_status(path: &Path) -> io::Result<Result<Status, &'static str>> {
     let mut bytes = Vec::new();
@@ -198,6 +248,11 @@ pub fn read_status(path: &Path) -> io::Result<Result<Status, &'static str>> {
         return Ok(Err("the version is unknown"));
     }
     let counters = std::mem::offset_of!(Page, evals_committed);
+    let sealed = u64_at(std::mem::offset_of!(Page, checksum));
+    let words = [8, 16].into_iter().chain((0..5).map(|i| counters + i * 8));
+    if sealed != 0 && sealed != checksum(words.map(u64_at)) {
+        return Ok(Err("the checksum is wrong"));
+    }
     Ok(Ok(Status {
         state: match u32_at(std::mem::offset_of!(Page, state)) {
             0 => State::Recording,
@@ -211,4 +266,38 @@ pub fn read_status(path: &Path) -> io::Result<Result<Status, &'static str>> {
         accesses_lost: u64_at(counters + 24),
         tick_mismatches: u64_at(counters + 32),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_to_a_closed_page_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("status");
+        let status = StatusPage::create(&path).unwrap();
+        status.count_committed();
+        status.count_lost(3, 9);
+        let read = || read_status(&path).unwrap();
+        assert_eq!(read().unwrap(), status.get());
+        status.set_state(State::Complete);
+        assert_eq!(read().unwrap(), status.get());
+        // A process that goes on.
+        status.count_tick_mismatch();
+        assert_eq!(read().unwrap(), status.get());
+        let sound = std::fs::read(&path).unwrap();
+        for at in (8..32).chain(64..104) {
+            let mut bytes = sound.clone();
+            bytes[at] ^= 1 << (at % 8);
+            std::fs::write(&path, bytes).unwrap();
+            assert!(read().is_err(), "byte {at}");
+        }
+        // Logs of before have no checksum.
+        let mut old = sound;
+        old[24..32].fill(0);
+        old[95] ^= 1;
+        std::fs::write(&path, old).unwrap();
+        assert!(read().is_ok());
+    }
 }

@@ -27,7 +27,7 @@ fn assert_whole_up_to_its_end(trace: &Trace, printed_lines: usize) {
     // Only the evaluation that was going on may be missing, and then it is said.
     match trace.run.condition() {
         Condition::Complete => assert_eq!((stream.partial, stream.is_closed), (0, true)),
-        Condition::StoppedEarly(why) => assert_eq!(why, "1 evaluations lost"),
+        Condition::StoppedEarly(why) => assert_eq!(why, "1 evaluation lost"),
         other => panic!("{other:?}"),
     }
 }
