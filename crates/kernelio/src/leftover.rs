@@ -8,8 +8,8 @@
 //! | a mounted tracefs | unmounting it, once nobody traces |
 //! | a folder for temporary files | removing it with what is in it |
 //!
-//! 1. The guard undoes what killed processes have left, changes the system, and forks its
-//!    guardian (`guardian`).
+//! 1. The guard undoes what killed processes have left, forks its guardian (`guardian`),
+//!    waits until that is on its guard, and changes the system.
 //! 2. [`Leftover::remove`] (or dropping it) undoes the change and ends the guardian.
 //! 3. When we are killed, the guardian undoes it. When both are killed, the next guard of
 //!    the same kind does, and so does [`repair`], with which commands begin.
@@ -28,6 +28,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error::KernelError;
@@ -89,26 +90,35 @@ impl Leftover {
         mode: u32,
         what: What,
     ) -> Result<Leftover, KernelError> {
+        // From the choice of a name until it is taken.
+        static CHOOSING: Mutex<()> = Mutex::new(());
+        let _choosing = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = std::process::id();
+        let is_scratch = matches!(what, What::Scratch);
+        let mut path = match is_scratch {
+            // In a folder that processes share which may have the same number elsewhere.
+            true => parent.join(format!("{prefix}{pid}-{}", trace::clock::now_nanos())),
+            false => parent.join(format!("{prefix}{pid}")),
+        };
+        // Whoever guards it may remove it: it must not be somebody else's.
         let mut number = 1;
-        let path = loop {
-            let path = match number {
-                1 => parent.join(format!("{prefix}{pid}")),
-                _ => parent.join(format!("{prefix}{pid}-{number}")),
-            };
-            match fs::DirBuilder::new().mode(mode).create(&path) {
-                Ok(()) => break path,
-                Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists && number < 1000 => {
-                    number += 1;
-                }
-                Err(cause) => return Err(KernelError::io(&path, "cannot create")(cause)),
+        while fs::symlink_metadata(&path).is_ok() && number < 1000 {
+            number += 1;
+            path = parent.join(format!("{prefix}{pid}-{number}"));
+        }
+        let undo = match is_scratch {
+            true => Undo::RemoveTree(c_string(&path)?),
+            false => Undo::RemoveFolder(c_string(&path)?),
+        };
+        let mut leftover = Leftover::guarded(what, path, undo)?;
+        if let Err(cause) = fs::DirBuilder::new().mode(mode).create(&leftover.path) {
+            // There is nothing to remove.
+            if let Some(guardian) = leftover.guardian.take() {
+                guardian.dismiss(true);
             }
-        };
-        let undo = match what {
-            What::Scratch => Undo::RemoveTree(c_string(&path)?),
-            _ => Undo::RemoveFolder(c_string(&path)?),
-        };
-        Leftover::guarded(what, path, undo)
+            return Err(KernelError::io(&leftover.path, "cannot create")(cause));
+        }
+        Ok(leftover)
     }
 
     /// Sets the setting in `file` to `value`. An error where another process of ours has
@@ -138,22 +148,26 @@ impl Leftover {
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(place.to_bytes()));
         let note = Note::take(&path)?;
         note.write(Kind::Mount, "", "")?;
-        let descriptor = note.descriptor();
+        let undo = Undo::Unmount(place.to_owned(), note.descriptor());
+        let leftover = Leftover::guarded(What::Mount(note), path, undo)?;
         // SAFETY: strings that end with a zero, and no data.
         let mounted = unsafe {
             let name = c"tracefs".as_ptr();
             libc::mount(name, place.as_ptr(), name, 0, std::ptr::null())
         };
-        if mounted != 0 {
-            let cause = io::Error::last_os_error();
-            note.forget();
-            return Err(KernelError::io(&path, "cannot mount tracefs")(cause));
+        if mounted == 0 {
+            return Ok(leftover);
         }
-        let undo = Undo::Unmount(place.to_owned(), descriptor);
-        Leftover::guarded(What::Mount(note), path, undo)
+        let cause = io::Error::last_os_error();
+        if let What::Mount(note) = &leftover.what {
+            note.forget();
+        }
+        Err(KernelError::io(&leftover.path, "cannot mount tracefs")(
+            cause,
+        ))
     }
 
-    /// From here on dropping undoes it.
+    /// Before the change: from here on it is undone, whoever is killed and when.
     fn guarded(what: What, path: PathBuf, undo: Undo) -> Result<Leftover, KernelError> {
         let mut leftover = Leftover {
             what,
@@ -167,7 +181,10 @@ impl Leftover {
         match Guardian::fork(undo, note) {
             Ok(guardian) => leftover.guardian = Some(guardian),
             Err(error) => {
-                leftover.undo();
+                // Nothing is changed yet.
+                if let What::Setting(note) | What::Mount(note) = &leftover.what {
+                    note.forget();
+                }
                 return Err(error);
             }
         }

@@ -9,7 +9,7 @@
 //! allocation, no lock, no panic.
 
 use std::ffi::{CStr, CString};
-use std::io::{self, PipeWriter};
+use std::io::{self, PipeWriter, Read as _};
 use std::os::fd::AsRawFd as _;
 
 use crate::error::KernelError;
@@ -40,17 +40,29 @@ pub(super) struct Guardian {
 }
 
 impl Guardian {
-    /// `note`: paths of the note and of its folder, which are removed afterwards.
+    /// Returns when it is on its guard: one that still is of our process group would be
+    /// killed with it. `note`: paths of the note and of its folder, which are removed
+    /// afterwards.
     pub fn fork(undo: Undo, note: Option<[CString; 2]>) -> Result<Guardian, KernelError> {
         let failed = || KernelError::system("cannot start a guardian");
         let (reader, writer) = io::pipe().map_err(failed())?;
-        let end = reader.as_raw_fd();
+        let (mut is_ready, ready) = io::pipe().map_err(failed())?;
+        let ends = [reader.as_raw_fd(), ready.as_raw_fd()];
         // SAFETY: the child calls only functions that are safe after fork, and never
         // returns.
-        match unsafe { libc::fork() } {
-            0 => watch(&undo, note.as_ref(), end),
-            pid if pid > 0 => Ok(Guardian { pid, _pipe: writer }),
-            _ => Err(failed()(io::Error::last_os_error())),
+        let guardian = match unsafe { libc::fork() } {
+            0 => watch(&undo, note.as_ref(), ends),
+            pid if pid > 0 => Guardian { pid, _pipe: writer },
+            _ => return Err(failed()(io::Error::last_os_error())),
+        };
+        drop(ready);
+        match is_ready.read_exact(&mut [0]) {
+            Ok(()) => Ok(guardian),
+            // Somebody has killed it.
+            Err(cause) => {
+                guardian.dismiss(true);
+                Err(failed()(cause))
+            }
         }
     }
 
@@ -66,7 +78,7 @@ impl Guardian {
 }
 
 /// The life of the guardian.
-fn watch(undo: &Undo, note: Option<&[CString; 2]>, end: libc::c_int) -> ! {
+fn watch(undo: &Undo, note: Option<&[CString; 2]>, [end, ready]: [libc::c_int; 2]) -> ! {
     /// Where it keeps the note.
     const NOTE: libc::c_int = 1;
     // SAFETY: all of these are system calls with numbers, or with pointers to values
@@ -89,6 +101,7 @@ fn watch(undo: &Undo, note: Option<&[CString; 2]>, end: libc::c_int) -> ! {
             }
             Undo::RemoveFolder(_) | Undo::RemoveTree(_) => NOTE,
         };
+        libc::write(ready, c"r".as_ptr().cast(), 1);
         if libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) != 0 {
             // Before Linux 5.9. Our copy of the writing end must go, or else it would
             // keep us waiting for ourselves.
@@ -244,6 +257,19 @@ fn remove_tree(folder: libc::c_int, name: &CStr, depth: u32) -> bool {
 mod tests {
     use super::*;
     use std::fs;
+
+    /// What kills our process group must spare it, from the moment that we rely on it.
+    #[test]
+    fn a_guardian_that_was_forked_is_on_its_guard() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..50 {
+            let path = super::super::c_string(&folder.path().join("nothing")).unwrap();
+            let guardian = Guardian::fork(Undo::RemoveFolder(path), None).unwrap();
+            // SAFETY: asks about a child that was not waited for.
+            assert_eq!(unsafe { libc::getsid(guardian.pid) }, guardian.pid);
+            guardian.dismiss(true);
+        }
+    }
 
     #[test]
     fn a_tree_goes_and_what_its_links_point_to_stays() {
