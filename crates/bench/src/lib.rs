@@ -9,6 +9,7 @@ use std::{
     process::ExitCode,
 };
 
+use anyhow::Context as _;
 use comfy_table::{Table, presets};
 use engine::{
     context::{ContextProps, MAX_THREADS},
@@ -195,7 +196,11 @@ fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
     let prompt: Vec<i32> = (0..prompt_tokens as i32)
         .map(|i| 3 + i * 7919 % (size - 3).max(1))
         .collect();
-    let scratch = Leftover::scratch(args.log_dir.as_deref())?;
+    let scratch =
+        Leftover::scratch(args.log_dir.as_deref()).with_context(|| match &args.log_dir {
+            Some(folder) => format!("{}: cannot make a folder there", folder.display()),
+            None => "cannot make a temporary directory for the log".to_owned(),
+        })?;
     let bar = progress::bar(tokens as u64, "measuring", "rounds");
     let result = measure(
         &model,
