@@ -41,7 +41,7 @@ fn output_head(model: &gguf::Model) -> Option<OutputHead> {
     })
 }
 
-/// The least of the limit that we set, that of its memory group, and what was free.
+/// The least of the limit that we set, that of its memory cgroup, and what was free.
 fn memory_bytes(run: &Run) -> Option<u64> {
     let metadata = run.metadata()?;
     let ours = metadata
