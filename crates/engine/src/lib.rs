@@ -4,6 +4,7 @@
 //! - [`hooks`]: where llama.cpp's graph computations pass through us;
 //! - [`generate`]: prompt in, tokens out;
 //! - [`loading`]: how a model's file is mapped, and read or not read while it is loaded;
+//! - [`memory`]: what llama.cpp would take, without a weight read;
 //! - [`feeding`]: a model larger than memory, its weights fed (crate `feed`);
 //! - [`recording`]: a recorder for this engine and its run directory's log;
 //! - [`audit`]: the record held against the MMU;
@@ -19,6 +20,7 @@ pub mod feeding;
 pub mod generate;
 pub mod hooks;
 pub mod loading;
+pub mod memory;
 pub mod model;
 pub mod overhead;
 pub mod processor;

@@ -44,14 +44,24 @@ impl Model {
 
     /// As [`Model::load`]; `loading` says whether the file is read while it is mapped.
     pub fn load_as(path: &Path, repack: Repack, loading: Loading) -> Result<Model, ModelError> {
+        Model::load_with(path, loading, |params| {
+            params.load_mode = sys::LLAMA_LOAD_MODE_MMAP;
+            params.use_extra_bufts = repack == Repack::On;
+        })
+    }
+
+    pub(crate) fn load_with(
+        path: &Path,
+        loading: Loading,
+        set: impl FnOnce(&mut sys::llama_model_params),
+    ) -> Result<Model, ModelError> {
         let gguf = gguf::Model::open(path)?;
         processor::check()?;
         start();
         take_errors();
         // SAFETY: takes nothing.
         let mut params = unsafe { sys::llama_model_default_params() };
-        params.load_mode = sys::LLAMA_LOAD_MODE_MMAP;
-        params.use_extra_bufts = repack == Repack::On;
+        set(&mut params);
         // llama.cpp wants the first file of a split set.
         let first = gguf
             .files()

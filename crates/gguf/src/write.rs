@@ -269,6 +269,22 @@ impl Layout {
             .try_for_each(|temporary| temporary.rename(existing))
     }
 
+    /// Writes the headers only; the data are a hole as long as they would be, which takes no
+    /// room on most file systems. For programs that read headers, and nothing else.
+    pub fn write_headers(&self) -> Result<(), WriteError> {
+        for layout in &self.files {
+            let failed = |source| WriteError::Io {
+                path: layout.path.clone(),
+                action: "write",
+                source,
+            };
+            let mut file = File::create_new(&layout.path).map_err(failed)?;
+            file.write_all(&layout.header).map_err(failed)?;
+            file.set_len(layout.size_bytes).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     fn write_file(
         &self,
         layout: &FileLayout,

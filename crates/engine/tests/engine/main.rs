@@ -6,6 +6,7 @@ mod caches;
 mod children;
 mod feeding;
 mod fixtures;
+mod memory;
 mod oracle;
 mod poison;
 mod records;
