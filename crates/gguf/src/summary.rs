@@ -116,6 +116,9 @@ pub struct ComponentSum {
     pub component: &'static str,
     pub tensors: u64,
     pub parameters: u64,
+    /// Parameters that one generated token uses; for estimates, not for `inspect`.
+    #[serde(skip)]
+    pub active_parameters: u64,
     pub size_bytes: u64,
     pub bytes_read_per_token: u64,
 }
@@ -306,6 +309,10 @@ fn component_sums(model: &Model, tied: Tied) -> Vec<ComponentSum> {
         entry.tensors += 1;
         entry.parameters = entry.parameters.saturating_add(tensor.elements());
         entry.size_bytes = entry.size_bytes.saturating_add(tensor.size_bytes);
+        let reading = Reading::of(tensor, model.hyper(), tied);
+        entry.active_parameters = entry
+            .active_parameters
+            .saturating_add(reading.part_of_one_token(tensor.elements(), tensor.ne[0]));
         entry.bytes_read_per_token = entry
             .bytes_read_per_token
             .saturating_add(bytes_read_per_token(tensor, model.hyper(), tied));
