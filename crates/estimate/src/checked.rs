@@ -34,7 +34,11 @@ pub(crate) fn count(what: &'static str, value: u64) -> Result<u64> {
 
 /// Zero or a count.
 pub(crate) fn count_or_zero(what: &'static str, value: u64) -> Result<u64> {
-    if value == 0 { Ok(0) } else { count(what, value) }
+    if value == 0 {
+        Ok(0)
+    } else {
+        count(what, value)
+    }
 }
 
 /// A number above zero that is no infinity.
@@ -52,7 +56,11 @@ pub(crate) fn positive(what: &'static str, value: f64) -> Result<f64> {
 
 /// A number of zero or more that is no infinity.
 pub(crate) fn not_negative(what: &'static str, value: f64) -> Result<f64> {
-    if value == 0.0 { Ok(0.0) } else { positive(what, value) }
+    if value == 0.0 {
+        Ok(0.0)
+    } else {
+        positive(what, value)
+    }
 }
 
 /// A share above zero, at most one.

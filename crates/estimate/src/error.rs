@@ -24,7 +24,9 @@ pub enum Error {
         value: String,
         wanted: &'static str,
     },
-    #[error("the model gives no {0}, and without it nothing can be computed; is it a language model?")]
+    #[error(
+        "the model gives no {0}, and without it nothing can be computed; is it a language model?"
+    )]
     Lacks(&'static str),
     #[error("{what} is {value}: {wanted}")]
     Absurd {
@@ -34,24 +36,20 @@ pub enum Error {
     },
     #[error("{0} is too large for 64 bits; check the numbers that it is the product of")]
     TooLarge(&'static str),
-    #[error("number type `{0}` is not known; known are fp8, int8, int4 and ggml's, such as f16, bf16, q8_0, q4_0")]
+    #[error(
+        "number type `{0}` is not known; known are fp8, int8, int4 and ggml's, such as f16, bf16, q8_0, q4_0"
+    )]
     UnknownType(String),
-    #[error("machine `{name}` is not in the table; nearest names: {nearest}; or describe it in a machines file")]
+    #[error(
+        "machine `{name}` is not in the table; nearest names: {nearest}; or describe it in a machines file"
+    )]
     UnknownMachine { name: String, nearest: String },
-    #[error("the table gives no {what} for `{machine}`; add it, with its source, in a machines file")]
-    NotInTable {
-        machine: String,
-        what: &'static str,
-    },
+    #[error(
+        "the table gives no {what} for `{machine}`; add it, with its source, in a machines file"
+    )]
+    NotInTable { machine: String, what: &'static str },
     #[error("machines file, `{machine}`: {reason}")]
     BadMachine { machine: String, reason: String },
-    #[error("{what} needs {needed_bytes} bytes, more than the {budget_bytes} of the budget; {advice}")]
-    DoesNotFit {
-        what: &'static str,
-        needed_bytes: u64,
-        budget_bytes: u64,
-        advice: &'static str,
-    },
 }
 
 pub type Result<T> = std::result::Result<T, Error>;

@@ -44,7 +44,10 @@ pub struct KvSize {
 /// Bytes that one token adds to the cache while no window is full.
 pub fn bytes_per_token(shape: &Shape, ty: NumberType) -> Result<u64> {
     let layers = caches(shape, ty)?;
-    checked::sum("the cache of a token", layers.iter().map(|layer| layer.bytes_per_token))
+    checked::sum(
+        "the cache of a token",
+        layers.iter().map(|layer| layer.bytes_per_token),
+    )
 }
 
 /// The cache of one sequence of `context_tokens`.
@@ -64,13 +67,22 @@ pub fn at_context(shape: &Shape, ty: NumberType, context_tokens: u64) -> Result<
         ty: ty.name,
         context_tokens,
         bytes_per_token: checked::sum(what, cached().map(|layer| layer.bytes_per_token))?,
-        bytes_per_token_beyond_windows: checked::sum(what, full.map(|layer| layer.bytes_per_token))?,
+        bytes_per_token_beyond_windows: checked::sum(
+            what,
+            full.map(|layer| layer.bytes_per_token),
+        )?,
         cache_bytes,
         recurrent_bytes,
         bytes: checked::sum(what, [cache_bytes, recurrent_bytes])?,
         layers: cached().count() as u64,
-        window_layers: cached().filter(|layer| layer.window_tokens.is_some()).count() as u64,
-        recurrent_layers: shape.layers.iter().filter(|l| l.recurrent.is_some()).count() as u64,
+        window_layers: cached()
+            .filter(|layer| layer.window_tokens.is_some())
+            .count() as u64,
+        recurrent_layers: shape
+            .layers
+            .iter()
+            .filter(|l| l.recurrent.is_some())
+            .count() as u64,
     })
 }
 
@@ -243,10 +255,16 @@ fn check(sequences: &[Sequence], placing: Placing) -> Result<()> {
                 wanted: "it must not be more than the reserved context; reserve more",
             });
         }
-        if sequence.prefix.is_some_and(|prefix| prefix.tokens > sequence.tokens) {
+        if sequence
+            .prefix
+            .is_some_and(|prefix| prefix.tokens > sequence.tokens)
+        {
             return Err(Error::Absurd {
                 what: "the shared prefix of a sequence",
-                value: sequence.prefix.map_or(0, |prefix| prefix.tokens).to_string(),
+                value: sequence
+                    .prefix
+                    .map_or(0, |prefix| prefix.tokens)
+                    .to_string(),
                 wanted: "it must not be longer than the sequence",
             });
         }
@@ -285,7 +303,10 @@ fn distinct_windows(layers: &[LayerCache]) -> Vec<Option<u64>> {
 
 fn contiguous_tokens(sequences: &[Sequence], window: Option<u64>, max: u64) -> Tokens {
     let at_most = window.unwrap_or(u64::MAX);
-    let used = sequences.iter().map(|s| u128::from(s.tokens.min(at_most))).sum();
+    let used = sequences
+        .iter()
+        .map(|s| u128::from(s.tokens.min(at_most)))
+        .sum();
     Tokens {
         used,
         reserved: u128::from(max.min(at_most)) * sequences.len() as u128,

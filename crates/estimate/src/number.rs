@@ -131,7 +131,11 @@ mod tests {
     #[test]
     fn types_are_found_by_the_names_that_people_type() {
         let check = |name: &str, elements, expect| {
-            assert_eq!(NumberType::from_name(name).unwrap().bytes(elements), expect, "{name}");
+            assert_eq!(
+                NumberType::from_name(name).unwrap().bytes(elements),
+                expect,
+                "{name}"
+            );
         };
         check("F16", 1024, Ok(2048));
         check("float16", 1024, Ok(2048));

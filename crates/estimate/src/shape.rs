@@ -47,6 +47,8 @@ pub struct Layer {
     pub recurrent: Option<Recurrent>,
     /// Width of the dense feed-forward network; 0 where there is none.
     pub ffn: u64,
+    /// Networks have gate, up and down, not only up and down.
+    pub gated: bool,
     pub experts: Option<Experts>,
 }
 
@@ -166,11 +168,6 @@ impl Shape {
     pub fn max_heads(&self) -> u64 {
         let attention = self.layers.iter().filter_map(|layer| layer.attention);
         attention.map(|a| a.heads).max().unwrap_or(0)
-    }
-
-    /// Parameters that multiply each token before the output: what a prompt computes with.
-    pub(crate) fn embedding_is_output(&self) -> bool {
-        self.tied_embeddings
     }
 
     /// Counts and sums of a finished list of layers and parts.

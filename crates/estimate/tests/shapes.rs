@@ -56,7 +56,10 @@ fn active_parameters_are_those_of_the_gpt_oss_model_card() {
         let shape = shape(name);
         let part = |part| shape.part(part).parameters;
         assert_eq!(billions(shape.active_parameters), active, "{name}");
-        assert_eq!(billions(part(Part::Experts) + part(Part::Router)), experts_and_router);
+        assert_eq!(
+            billions(part(Part::Experts) + part(Part::Router)),
+            experts_and_router
+        );
         assert_eq!(billions(part(Part::Attention)), attention);
         assert_eq!(billions(part(Part::Embedding) + part(Part::Output)), 1.16);
         assert_eq!(billions(shape.parameters), total);
@@ -98,7 +101,8 @@ fn llama_2_7b_at_2048_tokens_and_batch_8_needs_8_gib() {
 
 #[test]
 fn quantised_caches_have_the_bytes_of_their_blocks() {
-    let per_token = |ty| kv::bytes_per_token(&shape("llama-3-8b"), NumberType::from_name(ty).unwrap());
+    let per_token =
+        |ty| kv::bytes_per_token(&shape("llama-3-8b"), NumberType::from_name(ty).unwrap());
     assert_eq!(per_token("fp8"), Ok(64 << 10));
     assert_eq!(per_token("q8_0"), Ok(32 * 2 * 1088));
     assert_eq!(per_token("q4_0"), Ok(32 * 2 * 576));
@@ -130,7 +134,12 @@ fn what_is_missing_is_named() {
     );
     assert!(matches!(without("model_type"), Error::NoArchitecture));
     let unknown = Shape::from_config_json(r#"{"model_type": "nobody"}"#).unwrap_err();
-    assert!(unknown.to_string().starts_with("architecture `nobody` is not known"), "{unknown}");
+    assert!(
+        unknown
+            .to_string()
+            .starts_with("architecture `nobody` is not known"),
+        "{unknown}"
+    );
     let absurd = |from: &str, to: &str| {
         let text = text.replace(from, to);
         Shape::from_config_json(&text).unwrap_err().to_string()
@@ -143,7 +152,13 @@ fn what_is_missing_is_named() {
         absurd("\"hidden_size\": 4096", "\"hidden_size\": 1e30"),
         "config.json: `hidden_size` is 1e+30: it must be a whole number from 0 to 2^32"
     );
-    assert!(absurd("\"num_hidden_layers\": 32", "\"num_hidden_layers\": 4294967296").contains("10000"));
+    assert!(
+        absurd(
+            "\"num_hidden_layers\": 32",
+            "\"num_hidden_layers\": 4294967296"
+        )
+        .contains("10000")
+    );
     assert!(absurd("{", "").contains("no JSON"));
 }
 
@@ -165,5 +180,8 @@ fn a_file_and_its_config_have_the_same_shape() {
         assert_eq!(file.active_parameters, config.active_parameters, "{part:?}");
     }
     let ty = NumberType::F16;
-    assert_eq!(kv::bytes_per_token(&from_file, ty), kv::bytes_per_token(&from_config, ty));
+    assert_eq!(
+        kv::bytes_per_token(&from_file, ty),
+        kv::bytes_per_token(&from_config, ty)
+    );
 }

@@ -54,7 +54,12 @@ impl Config {
         };
         let number = value
             .as_u64()
-            .or_else(|| value.as_f64().filter(|n| n.fract() == 0.0 && (0.0..1e10).contains(n)).map(|n| n as u64))
+            .or_else(|| {
+                value
+                    .as_f64()
+                    .filter(|n| n.fract() == 0.0 && (0.0..1e10).contains(n))
+                    .map(|n| n as u64)
+            })
             .filter(|&number| number <= MAX_NUMBER);
         match number {
             Some(number) => Ok(Some(number)),
@@ -113,7 +118,9 @@ impl Config {
     /// Whole numbers of a list.
     pub fn numbers(&self, key: &str) -> Vec<u64> {
         let list = self.value(key).and_then(Value::as_array);
-        list.map_or(Vec::new(), |list| list.iter().filter_map(Value::as_u64).collect())
+        list.map_or(Vec::new(), |list| {
+            list.iter().filter_map(Value::as_u64).collect()
+        })
     }
 }
 

@@ -98,7 +98,10 @@ impl Decoder {
         tally.add_used(Part::Embedding, matrix, row);
         let positions = wide(self.positions) * hidden;
         tally.add_used(Part::Embedding, positions, hidden.min(positions));
-        if self.embedding_width.is_some_and(|width| width != self.hidden) {
+        if self
+            .embedding_width
+            .is_some_and(|width| width != self.hidden)
+        {
             tally.add(Part::Other, 2 * width * hidden);
         }
         if !self.tied {
@@ -153,6 +156,7 @@ impl LayerPlan {
                 state_values: mamba.inner.saturating_mul(mamba.state),
             }),
             ffn: self.ffn,
+            gated: self.gated,
             experts: self.experts.map(|plan| Experts {
                 count: plan.count,
                 used: plan.used,
@@ -170,7 +174,11 @@ impl LayerPlan {
         let matrices = if self.gated { 3 } else { 2 };
         // Biases of all matrices but the last are as long as the network is wide.
         let network = |ffn: u128, bias: bool| {
-            let biases = if bias { (matrices - 1) * ffn + hidden } else { 0 };
+            let biases = if bias {
+                (matrices - 1) * ffn + hidden
+            } else {
+                0
+            };
             matrices * hidden * ffn + biases
         };
         if self.ffn > 0 {
@@ -179,7 +187,11 @@ impl LayerPlan {
         if let Some(plan) = &self.experts {
             let one = network(wide(plan.ffn), plan.bias);
             tally.add_used(Part::Experts, wide(plan.count) * one, wide(plan.used) * one);
-            let biases = if plan.router_bias { wide(plan.count) } else { 0 };
+            let biases = if plan.router_bias {
+                wide(plan.count)
+            } else {
+                0
+            };
             tally.add(Part::Router, hidden * wide(plan.count) + biases);
             if plan.shared_ffn > 0 {
                 let gate = if plan.shared_gate { hidden } else { 0 };

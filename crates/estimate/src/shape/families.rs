@@ -35,16 +35,34 @@ impl Shape {
         let config = Config::parse(text)?;
         let decoder = match config.architecture.as_str() {
             "llama" => gated(&config, &llama(&config))?,
-            "mistral" => gated(&config, &Gated { windows: Windows::All, ..Gated::default() })?,
+            "mistral" => gated(
+                &config,
+                &Gated {
+                    windows: Windows::All,
+                    ..Gated::default()
+                },
+            )?,
             "mixtral" => mixtral(&config)?,
             "qwen2" => gated(&config, &qwen2())?,
             "qwen3" => gated(&config, &qwen3(&config))?,
             "qwen2_moe" => qwen_moe(&config, &qwen2())?,
             "qwen3_moe" => qwen_moe(&config, &qwen3(&config))?,
-            "gemma" => gated(&config, &Gated { tied: true, ..Gated::default() })?,
+            "gemma" => gated(
+                &config,
+                &Gated {
+                    tied: true,
+                    ..Gated::default()
+                },
+            )?,
             "gemma2" => gated(&config, &gemma(false, Windows::FullLast(2)))?,
             "gemma3_text" | "gemma3" => gated(&config, &gemma(true, Windows::FullLast(6)))?,
-            "phi3" => gated(&config, &Gated { windows: Windows::All, ..Gated::default() })?,
+            "phi3" => gated(
+                &config,
+                &Gated {
+                    windows: Windows::All,
+                    ..Gated::default()
+                },
+            )?,
             "gpt2" => gpt2(&config)?,
             "opt" => opt(&config)?,
             "gpt_neox" => gpt_neox(&config)?,
@@ -212,7 +230,10 @@ fn gated(config: &Config, family: &Gated) -> Result<Decoder> {
     let layers = windows(config, layers, family.windows)?
         .into_iter()
         .map(|window_tokens| LayerPlan {
-            attention: Some(Attention { window_tokens, ..attention }),
+            attention: Some(Attention {
+                window_tokens,
+                ..attention
+            }),
             qkv_bias: family.qkv_bias,
             output_bias: family.output_bias,
             head_norms: family.head_norms,
@@ -257,11 +278,22 @@ fn used_of(config: &Config, count: u64) -> Result<u64> {
 }
 
 fn mixtral(config: &Config) -> Result<Decoder> {
-    let mut decoder = gated(config, &Gated { windows: Windows::All, ..Gated::default() })?;
+    let mut decoder = gated(
+        config,
+        &Gated {
+            windows: Windows::All,
+            ..Gated::default()
+        },
+    )?;
     let count = config.count(&["num_local_experts"])?;
     let used = used_of(config, count)?;
     for plan in &mut decoder.layers {
-        plan.experts = Some(ExpertsPlan { count, used, ffn: plan.ffn, ..ExpertsPlan::default() });
+        plan.experts = Some(ExpertsPlan {
+            count,
+            used,
+            ffn: plan.ffn,
+            ..ExpertsPlan::default()
+        });
         plan.ffn = 0;
     }
     Ok(decoder)
@@ -274,7 +306,9 @@ fn qwen_moe(config: &Config, family: &Gated) -> Result<Decoder> {
         count,
         used: used_of(config, count)?,
         ffn: config.count(&["moe_intermediate_size"])?,
-        shared_ffn: config.maybe("shared_expert_intermediate_size")?.unwrap_or(0),
+        shared_ffn: config
+            .maybe("shared_expert_intermediate_size")?
+            .unwrap_or(0),
         shared_gate: true,
         ..ExpertsPlan::default()
     };
@@ -290,7 +324,13 @@ fn qwen_moe(config: &Config, family: &Gated) -> Result<Decoder> {
 }
 
 /// Layers of the older kind: layer norms and biases everywhere, up and down.
-fn plain_layers(layers: u64, attention: Attention, ffn: u64, bias: bool, norms: u64) -> Vec<LayerPlan> {
+fn plain_layers(
+    layers: u64,
+    attention: Attention,
+    ffn: u64,
+    bias: bool,
+    norms: u64,
+) -> Vec<LayerPlan> {
     let plan = LayerPlan {
         attention: Some(attention),
         qkv_bias: bias,
@@ -330,7 +370,9 @@ fn opt(config: &Config) -> Result<Decoder> {
     Ok(Decoder {
         tied: config.flag("tie_word_embeddings", true),
         // Two more than positions: the padding that OPT's embedding is offset by.
-        positions: config.count(&["max_position_embeddings"])?.saturating_add(2),
+        positions: config
+            .count(&["max_position_embeddings"])?
+            .saturating_add(2),
         embedding_width: config.maybe("word_embed_proj_dim")?,
         final_norm: norm_before && !config.flag("_remove_final_layer_norm", false),
         layers: plain_layers(layers, attention, ffn, bias, 2),
@@ -406,7 +448,9 @@ fn deepseek(config: &Config, is_v3: bool) -> Result<Decoder> {
         Some(count) if count > 0 => {
             let expert_ffn = config.count(&["moe_intermediate_size"])?;
             let shared = config.maybe("n_shared_experts")?.unwrap_or(0);
-            let has_correction = config.text("topk_method").map_or(is_v3, |m| m == "noaux_tc");
+            let has_correction = config
+                .text("topk_method")
+                .map_or(is_v3, |m| m == "noaux_tc");
             Some(ExpertsPlan {
                 count,
                 used: used_of(config, count)?,
@@ -477,7 +521,9 @@ fn mamba(config: &Config) -> Result<Decoder> {
     };
     let time_rank = match config.text("time_step_rank") {
         Some("auto") => hidden.div_ceil(16),
-        _ => config.maybe("time_step_rank")?.unwrap_or(hidden.div_ceil(16)),
+        _ => config
+            .maybe("time_step_rank")?
+            .unwrap_or(hidden.div_ceil(16)),
     };
     let plan = LayerPlan {
         norms: 1,

@@ -1,6 +1,8 @@
 //! A shape from a GGUF file: its header's numbers, and the sums of `gguf::summary`.
 
-use gguf::{GgmlType, Model, Question, Summary};
+use std::collections::BTreeMap;
+
+use gguf::{Component, GgmlType, Model, Question, Summary};
 
 use super::{
     Attention, Experts, Latent, Layer, MAX_LAYERS, Part, PartSum, Recurrent, Shape, Stored,
@@ -33,11 +35,13 @@ impl Shape {
         let hidden = checked::count("the embedding length", hyper.embedding_length)?;
         let main_layers = hyper.layer_count.saturating_sub(hyper.nextn_layers);
         let states = States::of(model);
+        let contents = contents(model);
         let layers = (0..main_layers as u32)
             .map(|layer| {
                 let sum = summary.layers.iter().find(|sum| sum.layer == layer);
                 let own_cache = sum.is_some_and(|sum| sum.kv_bytes_per_token > 0);
-                layer_of(model, layer, own_cache, &states)
+                let content = contents.get(&layer).copied().unwrap_or_default();
+                layer_of(model, layer, own_cache, content, &states)
             })
             .collect::<Result<Vec<Layer>>>()?;
         let mut parts: Vec<PartSum> = Vec::new();
@@ -107,14 +111,57 @@ fn part_of(component: &str) -> Part {
     }
 }
 
-fn layer_of(model: &Model, layer: u32, own_cache: bool, states: &States) -> Result<Layer> {
+/// What the tensors of a layer are for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Content {
+    queries: bool,
+    recurrent: bool,
+    ffn: bool,
+    experts: bool,
+    gate: bool,
+    /// Rows of the matrix that goes up, which may have the gate in it (Phi-3).
+    up_rows: u64,
+    shared_ffn: u64,
+}
+
+fn contents(model: &Model) -> BTreeMap<u32, Content> {
+    let mut contents: BTreeMap<u32, Content> = BTreeMap::new();
+    for tensor in model.tensors().iter().filter(|t| !t.meaning.in_encoder) {
+        let Some(layer) = tensor.meaning.layer else {
+            continue;
+        };
+        let content = contents.entry(layer).or_default();
+        let role = &*tensor.meaning.role;
+        match tensor.meaning.component {
+            Component::Attention => {
+                content.queries |= matches!(role, "q" | "q_a" | "qkv");
+                continue;
+            }
+            Component::Ssm => content.recurrent = true,
+            Component::Ffn => content.ffn = true,
+            Component::Expert => content.experts = true,
+            Component::SharedExpert if role == "up" => content.shared_ffn = tensor.ne[1],
+            _ => continue,
+        }
+        content.gate |= matches!(role, "gate" | "gate_up");
+        if tensor.meaning.component == Component::Ffn && role == "up" {
+            content.up_rows = content.up_rows.max(tensor.ne[1]);
+        }
+    }
+    contents
+}
+
+fn layer_of(
+    model: &Model,
+    layer: u32,
+    own_cache: bool,
+    content: Content,
+    states: &States,
+) -> Result<Layer> {
     let hyper = model.hyper();
-    let recurrent = states.of_layer(model, layer)?;
-    let has = |base: &str| {
-        let name = format!("blk.{layer}.{base}.weight");
-        model.tensor(&name).is_some()
-    };
-    let attends = own_cache || (recurrent.is_none() && (has("attn_q") || has("attn_qkv")));
+    let recurrent = content.recurrent.then(|| states.recurrent()).transpose()?;
+    // A recurrent layer of a hybrid may have merged projections and no cache.
+    let attends = own_cache || (content.queries && !content.recurrent);
     let latent = match hyper.kv_lora_rank {
         Some(kv_rank) if hyper.is_mla() => Some(Latent {
             kv_rank,
@@ -125,9 +172,10 @@ fn layer_of(model: &Model, layer: u32, own_cache: bool, states: &States) -> Resu
     };
     let attention = attends
         .then(|| {
+            let kv_heads = hyper.head_count_kv(layer);
             Ok(Attention {
                 heads: checked::count("the number of heads", hyper.head_count(layer))?,
-                kv_heads: checked::count_or_zero("the number of KV heads", hyper.head_count_kv(layer))?,
+                kv_heads: checked::count_or_zero("the number of KV heads", kv_heads)?,
                 key_length: checked::count("the key length", hyper.key_length(layer))?,
                 value_length: checked::count("the value length", hyper.value_length(layer))?,
                 window_tokens: hyper.window(layer),
@@ -136,27 +184,20 @@ fn layer_of(model: &Model, layer: u32, own_cache: bool, states: &States) -> Resu
             })
         })
         .transpose()?;
-    let experts = (hyper.expert_count > 0 && has("ffn_gate_inp")).then(|| {
-        let ffn = hyper
-            .expert_feed_forward_length(layer)
-            .or(hyper.feed_forward_length(layer))
-            .unwrap_or(0);
-        let shared = model.tensor(&format!("blk.{layer}.ffn_up_shexp.weight"));
-        Experts {
-            count: hyper.expert_count,
-            used: hyper.expert_used_count(layer).min(hyper.expert_count),
-            ffn,
-            shared_ffn: shared.map_or(0, |tensor| tensor.ne[1]),
-        }
+    let ffn = hyper.feed_forward_length(layer);
+    let experts = (content.experts && hyper.expert_count > 0).then(|| Experts {
+        count: hyper.expert_count,
+        used: hyper.expert_used_count(layer).min(hyper.expert_count),
+        ffn: hyper.expert_feed_forward_length(layer).or(ffn).unwrap_or(0),
+        shared_ffn: content.shared_ffn,
     });
-    let is_dense = has("ffn_up") || has("ffn_down") || has("ffn_gate");
+    let ffn = ffn.filter(|_| content.ffn).unwrap_or(0);
+    let is_fused = ffn > 0 && Some(content.up_rows) == ffn.checked_mul(2);
     Ok(Layer {
         attention,
         recurrent,
-        ffn: hyper
-            .feed_forward_length(layer)
-            .filter(|_| is_dense)
-            .unwrap_or(0),
+        ffn,
+        gated: content.gate || is_fused,
         experts,
     })
 }
@@ -205,17 +246,11 @@ impl States {
         }
     }
 
-    fn of_layer(&self, model: &Model, layer: u32) -> Result<Option<Recurrent>> {
-        let marks = ["ssm_out", "ssm_in", "time_mix_key", "shortconv.conv"];
-        let is_recurrent = marks
-            .iter()
-            .any(|mark| model.tensor(&format!("blk.{layer}.{mark}.weight")).is_some());
-        if !is_recurrent {
-            return Ok(None);
-        }
-        Ok(Some(Recurrent {
-            convolution_values: checked::count_or_zero("the convolution's state", self.convolution_values)?,
+    fn recurrent(&self) -> Result<Recurrent> {
+        let convolution = self.convolution_values;
+        Ok(Recurrent {
+            convolution_values: checked::count_or_zero("the convolution's state", convolution)?,
             state_values: checked::count_or_zero("the recurrent state", self.state_values)?,
-        }))
+        })
     }
 }

@@ -12,7 +12,10 @@ pub fn shape(name: &str) -> Shape {
 
 pub fn config(name: &str) -> String {
     let found = CONFIGS.iter().find(|(known, _)| *known == name);
-    found.unwrap_or_else(|| panic!("no config {name}")).1.to_owned()
+    found
+        .unwrap_or_else(|| panic!("no config {name}"))
+        .1
+        .to_owned()
 }
 
 /// A Llama of two layers, as a header.
