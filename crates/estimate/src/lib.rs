@@ -37,7 +37,7 @@ pub mod speculation;
 pub mod training;
 
 pub use error::{Error, Result};
-//pub use machines::{Machine, Machines};
+pub use machines::{Machine, Machines};
 pub use number::{ComputeType, NumberType};
-//pub use roofline::Efficiency;
+pub use roofline::Efficiency;
 pub use shape::Shape;
