@@ -330,7 +330,7 @@ fn share(text: &str) -> Result<f32, String> {
 }
 
 /// Types that llama.cpp takes for its caches.
-fn cache_type(name: &str) -> Result<GgmlType, String> {
+pub fn cache_type(name: &str) -> Result<GgmlType, String> {
     const TYPES: [GgmlType; 9] = [
         GgmlType::F32,
         GgmlType::F16,

@@ -13,6 +13,7 @@ mod audit;
 mod compare;
 mod doctor;
 mod engine_args;
+mod estimate;
 mod export;
 mod inspect;
 mod plan;
@@ -51,6 +52,7 @@ enum Command {
     Audit(audit::Args),
     Bench(bench::Args),
     Plan(plan::Args),
+    Estimate(Box<estimate::Args>),
     Run(run::Args),
     Doctor(doctor::Args),
 }
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Estimate(args) => estimate::run(*args),
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
     };

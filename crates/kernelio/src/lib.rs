@@ -33,6 +33,7 @@ pub mod blkparse;
 pub mod block;
 mod buffer;
 pub mod ceilings;
+pub mod compute;
 pub mod counters;
 pub mod devices;
 pub mod discovery;

@@ -1,0 +1,396 @@
+//! `tensorscope estimate`: memory, speed and batch of a model that nobody has run here, or has.
+
+mod machine;
+mod memory;
+mod text;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, anyhow, bail};
+use estimate::{
+    Efficiency, Machine, NumberType, Shape, attention, batch,
+    fit::{self, Fit},
+    kv,
+    precision::{self, Comparison},
+    roofline::{self, Pass, PassTime, Types},
+    search::{self, Cluster, Found},
+    speculation::{self, Draft, Speculation},
+    training::{Job, Numbers, Trained},
+};
+use gguf::GgmlType;
+use serde::Serialize;
+use terminal::text::size;
+
+use self::memory::Memory;
+use crate::engine_args::{When, cache_type};
+
+/// Say what a model will take and give, before anything is downloaded or rented
+///
+/// Memory is what llama.cpp itself says that it would allocate: it is asked with the model's
+/// header, and no weight is read (a preset or a config.json needs no file). Speed is a
+/// roofline: bytes and FLOPs of each part of a pass against what the machine can do, as an
+/// interval, with what bounds it. Without --machine it is for this one, whose memory and
+/// arithmetic are measured for half a second.
+///
+/// Further questions: --latency for the best batch, --versus for two weight types side by
+/// side, --draft for speculation, --attention for the bytes that attention moves, --shapes
+/// for dimensions that do not fill the hardware's units, --train for a cluster.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope estimate model.gguf -c 8192
+  tensorscope estimate --like llama-3-8b --type q4_K -c 8192 --parallel 4 --memory 6G
+  tensorscope estimate --like llama-2-7b --machine 'H100 SXM' --type f16 --latency 50ms
+  tensorscope estimate config.json --type bf16 --machine H200 --versus q8_0
+  tensorscope estimate --like llama-3-8b --machine 'A100 SXM 80GB' --draft 5:0.8
+  tensorscope estimate --like llama-2-7b --machine 'H100 SXM' --train 64
+  tensorscope estimate --list-machines")]
+pub struct Args {
+    /// Model file, or a config.json of Hugging Face
+    #[arg(value_name = "MODEL|CONFIG", required_unless_present_any = ["like", "list_machines"])]
+    source: Option<PathBuf>,
+
+    /// The shape of a published model (see `tensorscope synth --list`)
+    #[arg(long, value_name = "PRESET", conflicts_with = "source")]
+    like: Option<String>,
+
+    /// Type of the weights of a preset or config.json, e.g. f16, q8_0, q4_K [default: q8_0]
+    #[arg(long = "type", value_name = "TYPE")]
+    weights: Option<String>,
+
+    /// Context size in tokens, all sequences together
+    #[arg(short, long = "ctx-size", value_name = "N", default_value_t = 4096,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    context: u32,
+
+    /// Sequences side by side
+    #[arg(long, alias = "np", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: u32,
+
+    /// Tokens of the prompt, for the time to the first token [default: half the context of a
+    /// sequence]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    prompt_tokens: Option<u32>,
+
+    /// Max tokens of one graph evaluation
+    #[arg(long = "ubatch-size", alias = "ubatch", value_name = "N", default_value_t = 512,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    micro_batch: u32,
+
+    /// Type of the K cache
+    #[arg(long = "cache-type-k", value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
+    key_type: GgmlType,
+
+    /// Type of the V cache (other than f16 and f32 it needs flash attention)
+    #[arg(long = "cache-type-v", value_name = "TYPE", default_value = "f16", value_parser = cache_type)]
+    value_type: GgmlType,
+
+    /// Flash attention
+    #[arg(long = "flash-attn", value_name = "WHEN", default_value = "auto")]
+    flash_attention: When,
+
+    /// Threads [default: all cores]
+    #[arg(short, long, value_name = "N")]
+    threads: Option<u16>,
+
+    /// Memory that there is: 6G [default: the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    memory: Option<u64>,
+
+    /// A machine of the table (see --list-machines), or `this`
+    #[arg(long, value_name = "NAME", default_value = "this")]
+    machine: String,
+
+    /// A file that adds machines to the table, or replaces some (docs/estimate.md)
+    #[arg(long, value_name = "FILE")]
+    machines: Option<PathBuf>,
+
+    /// Print the table of machines
+    #[arg(long)]
+    list_machines: bool,
+
+    /// Longest time between two tokens of a sequence, for the best batch: 50ms
+    #[arg(long, value_name = "TIME", value_parser = terminal::text::duration)]
+    latency: Option<std::time::Duration>,
+
+    /// The same model with weights of another type beside it
+    #[arg(long, value_name = "TYPE")]
+    versus: Option<String>,
+
+    /// Speculation: tokens of a draft, and the share of them that is accepted
+    #[arg(long, value_name = "N:SHARE", value_parser = draft)]
+    draft: Option<(u64, f64)>,
+
+    /// Bytes that standard and block-wise attention move, for a prompt of that context
+    #[arg(long)]
+    attention: bool,
+
+    /// Dimensions that do not fill the machine's units, and what padding costs
+    #[arg(long)]
+    shapes: bool,
+
+    /// Training on this many GPUs of the machine: the cheapest layouts that fit
+    #[arg(long, value_name = "GPUS", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    train: Option<u64>,
+
+    /// Sequences of one step of training, of --ctx-size tokens each
+    #[arg(long, value_name = "N", default_value_t = 512, requires = "train")]
+    global_batch: u64,
+
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that was asked for.
+#[derive(Serialize)]
+struct Estimate {
+    model: Described,
+    machine: Machine,
+    memory: Memory,
+    kv: kv::KvSize,
+    /// In blocks of 16 tokens instead of one piece a sequence, each half full.
+    kv_paged: kv::Occupancy,
+    kv_contiguous: kv::Occupancy,
+    prompt: PassTime,
+    token: PassTime,
+    batch: batch::Advice,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    versus: Option<Comparison>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft: Option<Speculation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attention: Option<Attention>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shapes: Option<Vec<Fit>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    train: Option<Found>,
+}
+
+#[derive(Serialize)]
+struct Described {
+    name: String,
+    architecture: String,
+    parameters: u64,
+    active_parameters: u64,
+    weight_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Attention {
+    tokens: u64,
+    sram_bytes: u64,
+    standard: attention::Moved,
+    block_wise: attention::Moved,
+    /// From how many tokens on block-wise moves less.
+    crossover_tokens: Option<u64>,
+}
+
+/// What the question is about.
+struct Subject {
+    name: String,
+    shape: Shape,
+    types: Types,
+    /// A file, or a header of one, for llama.cpp to look at.
+    file: Option<memory::Header>,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let table = machine::table(args.machines.as_deref())?;
+    if args.list_machines {
+        match args.json {
+            true => terminal::print(&serde_json::to_string_pretty(&table)?)?,
+            false => terminal::print(&text::machines(&table))?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let subject = subject(&args)?;
+    let machine = machine::find(&table, &args.machine, args.threads)?;
+    let efficiency = machine::efficiency(&machine);
+    let answer = answer(&args, &subject, machine, efficiency)?;
+    match args.json {
+        true => terminal::print(&serde_json::to_string_pretty(&answer)?)?,
+        false => terminal::print(&text::page(&answer, &args))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn subject(args: &Args) -> anyhow::Result<Subject> {
+    let cache = NumberType::from_name(args.key_type.name())?;
+    let weights = args.weights.as_deref();
+    if let Some(preset) = &args.like {
+        let file = memory::Header::of_preset(preset, weights)?;
+        let model = gguf::Model::open(file.path())?;
+        return Ok(Subject {
+            name: preset.clone(),
+            shape: Shape::from_model(&model)?,
+            types: Types::stored(cache),
+            file: Some(file),
+        });
+    }
+    let path = args.source.as_deref().unwrap_or(Path::new(""));
+    let name = path.display().to_string();
+    if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("{name}: cannot read it"))?;
+        let shape = Shape::from_config_json(&text).map_err(|error| anyhow!("{name}: {error}"))?;
+        let weights = NumberType::from_name(weights.unwrap_or("q8_0"))?;
+        return Ok(Subject {
+            name,
+            shape,
+            types: Types::of(weights, cache),
+            file: None,
+        });
+    }
+    if weights.is_some() {
+        bail!("--type: the model file says its types; --versus asks about another one");
+    }
+    let model = gguf::Model::open(path)?;
+    Ok(Subject {
+        name,
+        shape: Shape::from_model(&model)?,
+        types: Types::stored(cache),
+        file: Some(memory::Header::of_file(path)),
+    })
+}
+
+fn answer(
+    args: &Args,
+    subject: &Subject,
+    machine: Machine,
+    efficiency: Efficiency,
+) -> anyhow::Result<Estimate> {
+    let Subject { shape, types, .. } = subject;
+    let (shape, types) = (shape, *types);
+    let sequences = u64::from(args.parallel);
+    let per_sequence = (u64::from(args.context) / sequences).max(1);
+    let prompt_tokens = args
+        .prompt_tokens
+        .map_or((per_sequence / 2).max(1), u64::from);
+    let budget_bytes = args.memory.unwrap_or(machine.memory_bytes());
+    let memory = Memory::new(args, subject, budget_bytes)?;
+    let lengths = vec![kv::Sequence::new(per_sequence.div_ceil(2)); sequences as usize];
+    let placed = |placing| kv::occupancy(shape, types.kv, &lengths, placing);
+    let time = |pass| roofline::time(shape, pass, types, &machine, efficiency);
+    let mut question = batch::Question::new(shape, types, &machine, per_sequence);
+    question.efficiency = efficiency;
+    question.budget_bytes = budget_bytes;
+    question.other_bytes = memory.compute_bytes;
+    question.max_latency_seconds = args.latency.map(|latency| latency.as_secs_f64());
+    let versus = args.versus.as_deref().map(|name| {
+        let other = Types::of(NumberType::from_name(name)?, types.kv);
+        let batches = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+        precision::compare(
+            shape,
+            types,
+            other,
+            &machine,
+            efficiency,
+            per_sequence,
+            &batches,
+        )
+    });
+    let drafted = args.draft.map(|(tokens, acceptance)| {
+        let question = speculation::Question {
+            target: shape,
+            types,
+            draft: Draft::Seconds(0.0),
+            acceptance,
+            batch: sequences,
+            context_tokens: per_sequence,
+            machine: &machine,
+            efficiency,
+        };
+        question.at(tokens)
+    });
+    let attention = args
+        .attention
+        .then(|| attention_io(shape, &machine, per_sequence))
+        .transpose()?;
+    let shapes = args
+        .shapes
+        .then(|| fit::fits(shape, &machine, types.compute))
+        .transpose()?;
+    let train = args
+        .train
+        .map(|gpus| -> anyhow::Result<Found> {
+            let model = Trained::from_shape(shape)?;
+            let job = Job {
+                sequence_tokens: per_sequence,
+                global_batch: args.global_batch,
+                numbers: Numbers::MIXED_ADAM,
+            };
+            /// A network card of 400 Gbit/s for each GPU, as in the vendors' own servers.
+            const NETWORK_BYTES_PER_SECOND: f64 = 50e9;
+            let cluster = Cluster::new(&machine, gpus, NETWORK_BYTES_PER_SECOND);
+            Ok(search::search(&model, &job, &cluster, 3)?)
+        })
+        .transpose()?;
+    Ok(Estimate {
+        model: Described {
+            name: shape.name.clone().unwrap_or_else(|| subject.name.clone()),
+            architecture: shape.architecture.clone(),
+            parameters: shape.parameters,
+            active_parameters: shape.active_parameters,
+            weight_bytes: shape.weight_bytes(types.weights)?,
+        },
+        kv: kv::at_context(shape, types.kv, per_sequence)?,
+        kv_paged: placed(kv::Placing::Paged { block_tokens: 16 })?,
+        kv_contiguous: placed(kv::Placing::Contiguous {
+            max_context_tokens: per_sequence,
+        })?,
+        prompt: time(Pass::prompt(1, prompt_tokens))?,
+        token: time(Pass::decode(sequences, per_sequence))?,
+        batch: batch::advise(&question)?,
+        versus: versus.transpose()?,
+        draft: drafted.transpose()?,
+        attention,
+        shapes,
+        train,
+        memory,
+        machine,
+    })
+}
+
+fn attention_io(shape: &Shape, machine: &Machine, tokens: u64) -> anyhow::Result<Attention> {
+    /// Fast memory of one unit, where the table does not say: that of an A100.
+    const USUAL_SRAM_BYTES: f64 = 192.0 * 1024.0;
+    let head_length = shape
+        .layers
+        .iter()
+        .find_map(|layer| Some(layer.attention.as_ref()?.key_length))
+        .ok_or_else(|| anyhow!("--attention: the model has no attention"))?;
+    let sram = machine.sram_bytes_per_unit.as_ref();
+    let sram_bytes = sram.map_or(USUAL_SRAM_BYTES, |figure| figure.value) as u64;
+    let question = attention::Attention {
+        heads: shape.max_heads(),
+        tokens,
+        head_length,
+        element_bytes: 2,
+        backward: false,
+    };
+    let blocks = attention::Blocks::for_sram(sram_bytes, head_length, 2)?;
+    let (loops, separate) = (attention::Loops::AS_PRINTED, attention::Separate::default());
+    Ok(Attention {
+        tokens,
+        sram_bytes,
+        standard: question.standard(separate)?,
+        block_wise: question.blockwise(blocks, loops)?,
+        crossover_tokens: question.crossover_tokens(blocks, loops, separate)?,
+    })
+}
+
+fn draft(text: &str) -> Result<(u64, f64), String> {
+    let wrong = || format!("`{text}` is not a draft; write for instance 5:0.8");
+    let (tokens, share) = text.split_once(':').ok_or_else(wrong)?;
+    let tokens = tokens.parse().ok().filter(|n| (1..=64).contains(n));
+    let share = share.parse().ok().filter(|s| (0.0..=1.0).contains(s));
+    tokens.zip(share).ok_or_else(wrong)
+}

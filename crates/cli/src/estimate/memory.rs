@@ -1,0 +1,312 @@
+//! The memory of a configuration: llama.cpp is asked where it can be, and what would make it
+//! fit is tried.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use engine::{
+    context::{Context, ContextProps, FlashAttention},
+    memory::BufferMemory,
+    model::Model,
+};
+use estimate::{NumberType, kv, shape::Weights};
+use gguf::{GgmlType, write::Split};
+use serde::Serialize;
+
+use super::{Args, Subject};
+use crate::engine_args::When;
+
+/// A file that llama.cpp reads the header of.
+pub struct Header {
+    path: PathBuf,
+    /// Removed when the question is answered.
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Header {
+    pub fn of_file(path: &Path) -> Header {
+        Header {
+            path: path.to_owned(),
+            _folder: None,
+        }
+    }
+
+    /// A file as long as the model would be, of which only the header is written.
+    pub fn of_preset(preset: &str, weights: Option<&str>) -> anyhow::Result<Header> {
+        let mut recipe = synth::Recipe::new(preset)?;
+        if let Some(name) = weights {
+            recipe.ggml_type = Some(synth::type_by_name(name)?);
+        }
+        let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let path = folder.path().join(format!("{preset}.gguf"));
+        let layout = recipe.model()?.layout(&path, Split::Whole)?;
+        layout.write_headers()?;
+        Ok(Header {
+            path,
+            _folder: Some(folder),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// What a configuration takes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Memory {
+    /// `llama.cpp`, or `arithmetic` where there is no file that it could be asked with.
+    pub asked: &'static str,
+    pub devices: Vec<Device>,
+    pub weight_bytes: u64,
+    /// KV cache and recurrent state.
+    pub context_bytes: u64,
+    pub compute_bytes: u64,
+    pub bytes: u64,
+    pub budget_bytes: u64,
+    pub fits: bool,
+    /// What would make it fit, the cheapest first.
+    pub ways: Vec<Way>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Device {
+    pub name: String,
+    pub weight_bytes: u64,
+    pub context_bytes: u64,
+    pub compute_bytes: u64,
+}
+
+/// A change, and what is taken then.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Way {
+    pub change: String,
+    pub bytes: u64,
+    pub costs: &'static str,
+}
+
+/// What can be changed about a configuration.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    context: u64,
+    micro_batch: u64,
+    key_type: GgmlType,
+    value_type: GgmlType,
+    flash_attention: FlashAttention,
+}
+
+impl Memory {
+    pub fn new(args: &Args, subject: &Subject, budget_bytes: u64) -> anyhow::Result<Memory> {
+        let now = Setting {
+            context: u64::from(args.context),
+            micro_batch: u64::from(args.micro_batch),
+            key_type: args.key_type,
+            value_type: args.value_type,
+            flash_attention: match args.flash_attention {
+                When::Auto => FlashAttention::Auto,
+                When::On => FlashAttention::On,
+                When::Off => FlashAttention::Off,
+            },
+        };
+        let asker = Asker::new(args, subject)?;
+        let devices = asker.devices(now)?;
+        let sum = |of: fn(&Device) -> u64| devices.iter().map(of).sum::<u64>();
+        let (weights, context, compute) = (
+            sum(|d| d.weight_bytes),
+            sum(|d| d.context_bytes),
+            sum(|d| d.compute_bytes),
+        );
+        let bytes = weights + context + compute;
+        let fits = bytes <= budget_bytes;
+        Ok(Memory {
+            asked: match asker.model {
+                Some(_) => "llama.cpp",
+                None => "arithmetic",
+            },
+            devices,
+            weight_bytes: weights,
+            context_bytes: context,
+            compute_bytes: compute,
+            bytes,
+            budget_bytes,
+            fits,
+            ways: match fits {
+                true => Vec::new(),
+                false => asker.ways(now, context + compute, budget_bytes)?,
+            },
+        })
+    }
+}
+
+struct Asker<'a> {
+    subject: &'a Subject,
+    sequences: u64,
+    threads: Option<u16>,
+    model: Option<Model>,
+}
+
+impl<'a> Asker<'a> {
+    fn new(args: &Args, subject: &'a Subject) -> anyhow::Result<Asker<'a>> {
+        let file = subject.file.as_ref();
+        let model = file
+            .map(|file| Model::load_header(file.path()))
+            .transpose()?;
+        Ok(Asker {
+            subject,
+            sequences: u64::from(args.parallel),
+            threads: args.threads,
+            model,
+        })
+    }
+
+    fn devices(&self, setting: Setting) -> anyhow::Result<Vec<Device>> {
+        let weight_bytes = self
+            .subject
+            .shape
+            .weight_bytes(self.subject.types.weights)?;
+        let Some(model) = &self.model else {
+            return self.by_arithmetic(setting, weight_bytes);
+        };
+        let defaults = ContextProps::default();
+        let context = Context::new(
+            model,
+            ContextProps {
+                context: usize::try_from(setting.context)?,
+                micro_batch: usize::try_from(setting.micro_batch)?,
+                batch: defaults.batch.max(usize::try_from(setting.micro_batch)?),
+                sequences: usize::try_from(self.sequences)?,
+                threads: self.threads.map_or(defaults.threads, usize::from),
+                key_type: setting.key_type,
+                value_type: setting.value_type,
+                flash_attention: setting.flash_attention,
+            },
+        )?;
+        let device = |memory: BufferMemory| Device {
+            name: memory.name,
+            weight_bytes: memory.model_bytes,
+            context_bytes: memory.context_bytes,
+            compute_bytes: memory.compute_bytes,
+        };
+        let used = |d: &Device| d.weight_bytes + d.context_bytes + d.compute_bytes > 0;
+        Ok(context
+            .memory()
+            .into_iter()
+            .map(device)
+            .filter(used)
+            .collect())
+    }
+
+    fn by_arithmetic(&self, setting: Setting, weight_bytes: u64) -> anyhow::Result<Vec<Device>> {
+        let shape = &self.subject.shape;
+        let cache = NumberType::from_name(setting.key_type.name())?;
+        let per_sequence = (setting.context / self.sequences).max(1);
+        let one = kv::at_context(shape, cache, per_sequence)?.bytes;
+        // Logits of each token of a graph, and some activations of each: what llama.cpp was
+        // seen to reserve.
+        let row = shape
+            .vocabulary
+            .saturating_add(shape.hidden.saturating_mul(16));
+        let rows = setting.micro_batch.min(setting.context);
+        Ok(vec![Device {
+            name: "memory".to_owned(),
+            weight_bytes,
+            context_bytes: one.saturating_mul(self.sequences),
+            compute_bytes: row.saturating_mul(rows).saturating_mul(4),
+        }])
+    }
+
+    /// Up to three changes that make it fit, those first that cost the least quality.
+    fn ways(&self, now: Setting, beside_bytes: u64, budget: u64) -> anyhow::Result<Vec<Way>> {
+        let quantised = |ty, setting| Setting {
+            key_type: ty,
+            value_type: ty,
+            flash_attention: FlashAttention::On,
+            ..setting
+        };
+        let small = Setting {
+            micro_batch: now.micro_batch.min(64),
+            ..now
+        };
+        let q8 = "--cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on";
+        let q4 = "--cache-type-k q4_0 --cache-type-v q4_0 --flash-attn on";
+        let ubatch = format!("--ubatch-size {}", small.micro_batch);
+        let half = now.context / 2;
+        let none = "slower prompts";
+        let tried: [(String, Setting, &'static str); 6] = [
+            (ubatch.clone(), small, none),
+            (
+                q8.to_owned(),
+                quantised(GgmlType::Q8_0, now),
+                "a KV cache of 8 bits",
+            ),
+            (
+                format!("{ubatch} {q8}"),
+                quantised(GgmlType::Q8_0, small),
+                "slower prompts, a KV cache of 8 bits",
+            ),
+            (
+                format!("{ubatch} --ctx-size {half}"),
+                Setting {
+                    context: half.max(1),
+                    ..small
+                },
+                "slower prompts, half the context",
+            ),
+            (
+                format!("{ubatch} {q4}"),
+                quantised(GgmlType::Q4_0, small),
+                "slower prompts, a KV cache of 4 bits",
+            ),
+            (
+                format!("{ubatch} {q8} --ctx-size {half}"),
+                Setting {
+                    context: half.max(1),
+                    ..quantised(GgmlType::Q8_0, small)
+                },
+                "slower prompts, a KV cache of 8 bits, half the context",
+            ),
+        ];
+        const WANTED: usize = 3;
+        let mut ways = Vec::new();
+        for (change, setting, costs) in tried {
+            // Some types are not for some models.
+            let Ok(devices) = self.devices(setting) else {
+                continue;
+            };
+            let bytes = devices
+                .iter()
+                .map(|d| d.weight_bytes + d.context_bytes + d.compute_bytes)
+                .sum();
+            ways.push(Way {
+                change,
+                bytes,
+                costs,
+            });
+        }
+        let weights = self
+            .subject
+            .shape
+            .weight_bytes(self.subject.types.weights)?;
+        for name in ["q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K"] {
+            let smaller = Weights::All(NumberType::from_name(name)?);
+            let bytes = self.subject.shape.weight_bytes(smaller)?;
+            if bytes < weights {
+                ways.push(Way {
+                    change: format!("weights in {name} (llama-quantize)"),
+                    bytes: bytes.saturating_add(beside_bytes),
+                    costs: "smaller weights",
+                });
+            }
+        }
+        ways.retain(|way| way.bytes <= budget);
+        ways.truncate(WANTED);
+        if ways.len() < WANTED && budget > beside_bytes {
+            ways.push(Way {
+                change: format!("tensorscope run --memory {}M", budget >> 20),
+                bytes: budget,
+                costs: "the rest of the weights is read from disk for each token (see `plan`)",
+            });
+        }
+        Ok(ways)
+    }
+}
