@@ -125,7 +125,7 @@ fn bad_input_is_one_line() {
     let like = ["--like", "llama-2-7b"];
     for (args, expect) in [
         (vec![unknown.as_str()], "teapot"),
-        (vec![missing.as_str()], "intermediate_size"),
+        (vec![missing.as_str()], "num_hidden_layers"),
         (vec![absurd.as_str()], "hidden_size"),
         (vec!["/no/such.gguf"], "no such file"),
         (vec!["/no/such.json"], "cannot read"),

@@ -174,7 +174,10 @@ fn batches(advice: &batch::Advice, args: &Args) -> String {
         || "throughput grows with every batch that fits".to_owned(),
         |batch| format!("beyond a batch of {batch} throughput hardly grows"),
     );
-    let _ = writeln!(out, "{knee}; at most {} fit", advice.max_batch_that_fits);
+    let _ = match advice.max_batch_that_fits {
+        0 => writeln!(out, "{knee}; none fits"),
+        most => writeln!(out, "{knee}; at most {most} fit"),
+    };
     if let (Some(best), Some(latency)) = (&advice.best, args.latency) {
         let _ = writeln!(
             out,
@@ -199,10 +202,14 @@ fn further(estimate: &Estimate) -> String {
                 format!("{:.2}", row.ratio),
             ]);
         }
-        let turns = |batch: Option<u64>| batch.map_or("never".to_owned(), |b| b.to_string());
+        let turns = |batch: Option<u64>| {
+            batch.map_or("at no batch".to_owned(), |b| {
+                format!("from a batch of {b} on")
+            })
+        };
         let _ = writeln!(
             out,
-            "\nTwo types\n{table}\nweights: {} and {}; compute-bound from a batch of {} and {} on",
+            "\nTwo types\n{table}\nweights: {} and {}; compute-bound {}, and {}",
             HumanBytes(versus.first.weight_bytes),
             HumanBytes(versus.second.weight_bytes),
             turns(versus.first.turning_batch),

@@ -330,7 +330,11 @@ fn what_says_nothing_about_a_program_is_refused() {
         check(&["--memory", "200M", flag], "true", "cannot be used with");
     }
     check(&["--memory", "50%"], "true", "a share of which model?");
-    check(&["--memory", "1M"], "true", "are less than the program alone takes");
+    check(
+        &["--memory", "1M"],
+        "true",
+        "are less than the program alone takes",
+    );
     check(
         &["--memory", "200M", "--cold"],
         "true",

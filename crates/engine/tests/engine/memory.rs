@@ -113,6 +113,6 @@ fn nothing_is_read_of_a_model_that_is_only_asked() {
         "{model_bytes} {tensors}"
     );
     // 512 KiB a token, which is Llama 2 7B's.
-    assert_eq!(context_bytes, 2048 * 512 << 10);
+    assert_eq!(context_bytes, (2048 * 512) << 10);
     assert!(compute_bytes > 0);
 }
