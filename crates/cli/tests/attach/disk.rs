@@ -100,7 +100,15 @@ fn record_and_remove(folder: &Path, args: &[&str]) -> (String, std::process::Out
     let mut command = record_generate(folder, &["-o", "RUN"], args, &dense(), &["hello"]);
     let (child, mut lines) = start(&mut command);
     let first = next_line(&mut lines);
-    std::fs::remove_dir_all(folder.join("RUN")).unwrap();
+    // The recorder may put a file into it meanwhile, as `rm -r` would find too.
+    let run = folder.join("RUN");
+    while let Err(error) = std::fs::remove_dir_all(&run) {
+        match error.kind() {
+            std::io::ErrorKind::DirectoryNotEmpty => {}
+            std::io::ErrorKind::NotFound => break,
+            _ => panic!("{error}"),
+        }
+    }
     let text = format!("{first}\n{}", rest(lines));
     (text, child.wait_with_output().unwrap())
 }
