@@ -4,6 +4,7 @@
 //! merely claims. `fuzz/fuzz_targets` hands each check to libFuzzer; `tests/corpus.rs`
 //! replays the committed corpora on a stable compiler, so that CI runs every check too.
 
+mod estimates;
 mod header;
 mod kernel;
 mod log;
@@ -17,12 +18,14 @@ pub use pieces::{FILES, MARK};
 pub type Check = fn(&[u8]);
 
 /// By the name of its fuzz target and of its folder in `fuzz/corpus`.
-pub const CHECKS: [(&str, Check); 10] = [
+pub const CHECKS: [(&str, Check); 12] = [
     ("arguments", text::arguments),
     ("blkparse", kernel::blkparse),
+    ("config", estimates::config),
     ("header", header::header),
     ("kernel_logs", kernel::kernel_logs),
     ("log", log::log),
+    ("machines", estimates::machines),
     ("maps", kernel::maps),
     ("names", text::names),
     ("plan", text::plan),
