@@ -303,8 +303,8 @@ pub struct Efficiency {
 }
 
 impl Default for Efficiency {
-    /// What published measurements of dense kernels span: streaming reads reach 60 to 92 % of
-    /// a datasheet's bandwidth, large matrix products 40 to 80 % of its FLOP/s.
+    /// By judgement, not calibrated: streaming reads reach 60 to 92 % of a datasheet's
+    /// bandwidth, large matrix products 40 to 80 % of its FLOP/s.
     fn default() -> Efficiency {
         Efficiency {
             memory: (0.6, 0.8, 0.92),
