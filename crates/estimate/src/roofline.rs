@@ -12,6 +12,7 @@
 //! A part takes the longer of its computing and its memory traffic, parts follow each other.
 //! Times are bounds divided by an efficiency; [`Efficiency`] gives the interval.
 
+use gguf::summary::experts_union_share;
 use serde::Serialize;
 
 use crate::checked;
@@ -137,16 +138,6 @@ impl Work {
     }
 }
 
-/// The share of `count` experts that `tokens` tokens use together, when each uses `used` of
-/// them, uniformly and independently.
-pub fn experts_union_share(count: u64, used: u64, tokens: u64) -> f64 {
-    if count == 0 {
-        return 0.0;
-    }
-    let missed_by_one = 1.0 - used.min(count) as f64 / count as f64;
-    1.0 - missed_by_one.powf(tokens as f64)
-}
-
 /// FLOPs and bytes of a pass, stage by stage; stages without any are left out.
 pub fn work(shape: &Shape, pass: Pass, types: Types) -> Result<Vec<Work>> {
     let pass = pass.checked()?;
@@ -236,7 +227,7 @@ fn experts_bytes(shape: &Shape, types: Types, tokens: u64) -> Result<f64> {
         mixtures
             .map(|e| {
                 let weight = e.count as f64 * e.ffn.max(1) as f64;
-                weight * experts_union_share(e.count, e.used, tokens)
+                weight * experts_union_share(e.count as f64, e.used as f64, tokens as f64)
             })
             .sum()
     };
@@ -483,14 +474,5 @@ mod tests {
                 "{context} {new} {window:?}"
             );
         }
-    }
-
-    #[test]
-    fn the_union_of_experts_is_what_uniform_choice_gives() {
-        assert_eq!(experts_union_share(8, 2, 1), 0.25);
-        assert_eq!(experts_union_share(8, 2, 2), 0.4375);
-        assert_eq!(experts_union_share(8, 8, 1), 1.0);
-        assert_eq!(experts_union_share(0, 0, 1), 0.0);
-        assert!(experts_union_share(256, 8, 1000) > 0.999);
     }
 }

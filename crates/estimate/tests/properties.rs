@@ -7,7 +7,7 @@ use common::shape;
 use estimate::attention::{Attention, Blocks, Loops, Separate};
 use estimate::kv::{Placing, Sequence, at_context, occupancy};
 use estimate::number::{ComputeType, NumberType};
-use estimate::roofline::{Pass, Types, experts_union_share, time, work};
+use estimate::roofline::{Pass, Types, time, work};
 use estimate::search::{Cluster, search};
 use estimate::shape::Shape;
 use estimate::training::{
@@ -106,13 +106,6 @@ proptest! {
         prop_assert_eq!(single.waste_bytes, 0);
         let reserved = at(Placing::Contiguous { max_context_tokens: 5000 });
         prop_assert!(reserved.reserved_bytes >= single.reserved_bytes);
-    }
-
-    #[test]
-    fn unions_grow_and_stay_shares(count in 1..512u64, used in 1..512u64, tokens in 0..10_000u64) {
-        let share = |tokens| experts_union_share(count, used, tokens);
-        prop_assert!(share(tokens + 1) >= share(tokens));
-        prop_assert!((0.0..=1.0).contains(&share(tokens)));
     }
 
     #[test]

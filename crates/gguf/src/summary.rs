@@ -289,11 +289,20 @@ impl Reading {
             Reading::Nothing => 0.0,
             Reading::OneRow => whole.min(tensor.row_bytes() as f64 * batch),
             Reading::Experts { used, count } => {
-                let missed_by_one = 1.0 - used as f64 / count as f64;
-                whole * (1.0 - missed_by_one.powf(batch))
+                whole * experts_union_share(count as f64, used as f64, batch)
             }
         }
     }
+}
+
+/// The share of `count` experts that `tokens` tokens use together, when each uses `used` of
+/// them, uniformly and independently.
+pub fn experts_union_share(count: f64, used: f64, tokens: f64) -> f64 {
+    if count <= 0.0 {
+        return 0.0;
+    }
+    let missed_by_one = 1.0 - used.min(count) / count;
+    1.0 - missed_by_one.powf(tokens)
 }
 
 fn bytes_read_per_token(tensor: &Tensor, hyper: &Hyperparameters, tied: Tied) -> u64 {
@@ -524,4 +533,22 @@ fn is_multiplied(tensor: &Tensor, tied: Tied) -> bool {
 
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::experts_union_share;
+
+    #[test]
+    fn the_union_of_experts_is_what_uniform_choice_gives() {
+        assert_eq!(experts_union_share(8.0, 2.0, 1.0), 0.25);
+        assert_eq!(experts_union_share(8.0, 2.0, 2.0), 0.4375);
+        assert_eq!(experts_union_share(8.0, 8.0, 1.0), 1.0);
+        assert_eq!(experts_union_share(8.0, 9.0, 1.0), 1.0);
+        assert_eq!(experts_union_share(0.0, 0.0, 1.0), 0.0);
+        let shares: Vec<f64> = (0..1000)
+            .map(|tokens| experts_union_share(256.0, 8.0, f64::from(tokens)))
+            .collect();
+        assert!(shares.is_sorted() && shares[999] > 0.999 && shares[999] <= 1.0);
+    }
 }

@@ -58,7 +58,7 @@ impl Feeder {
                 f64::from(count),
                 f64::from(used).max(self.schedule.used as f64),
             );
-            let likely = count * (1.0 - (1.0 - used / count).powf(tokens));
+            let likely = count * gguf::summary::experts_union_share(count, used, tokens);
             tokens * used > slots && likely > slots * MAX_OF_SLOTS
         })
     }
