@@ -5,7 +5,7 @@
 //! say the same. `docs/analysis.md` has the definitions.
 
 pub use plan::Machine;
-use plan::{Answer, Question, RoutingSequence, Strategies, Use, Weight};
+use plan::{Answer, Question, RoutingSequence, Strategies, Use, Weight, choose::least_bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::{curves::Curves, findings::text::bytes as human, sequence::Sequence};
@@ -238,21 +238,12 @@ impl Parts<'_> {
     /// The least memory, to a mebibyte, with which keeping weights beats the page cache, or with
     /// which it keeps all of them.
     fn least_program_bytes(&self) -> Option<u64> {
-        const STEP: u64 = 1 << 20;
         let beside = self.beside_weights_bytes?;
-        let helps = |steps: u64| {
-            let answer = self.answer(steps * STEP, PINS);
+        let least = least_bytes(self.footprint_bytes, |weights_bytes| {
+            let answer = self.answer(weights_bytes, PINS);
             answer.why_not.is_none() || answer.predicted.stock.bytes_read_per_token == 0
-        };
-        let (mut low, mut high) = (0, self.footprint_bytes.div_ceil(STEP));
-        if !helps(high) {
-            return None;
-        }
-        while low + 1 < high {
-            let middle = low.midpoint(high);
-            *(if helps(middle) { &mut high } else { &mut low }) = middle;
-        }
-        Some((beside + high * STEP).next_multiple_of(STEP))
+        });
+        Some((beside + least?).next_multiple_of(1 << 20))
     }
 
     fn outlook(

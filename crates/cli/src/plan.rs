@@ -238,7 +238,6 @@ fn too_little(answer: &Answer, args: &Args, question: &Question<'_>) -> Option<S
     }
     let (context, batch) = (u64::from(args.context), u64::from(args.micro_batch));
     let other = Other::new(question.model, GgmlType::F16, context, batch.min(context));
-    let least = question.least_budget();
     // Short, but enough for a question and its answer.
     const SHORT_CONTEXT: u64 = 512;
     Some(format!(
@@ -251,7 +250,10 @@ fn too_little(answer: &Answer, args: &Args, question: &Question<'_>) -> Option<S
         HumanBytes(other.buffer_bytes),
         HumanBytes(planning::PROGRAM_BYTES),
         HumanBytes(feed::MARGIN_BYTES),
-        planning::advice(question.model, (context, SHORT_CONTEXT), batch, least)
+        planning::advice(
+            &planning::savings(question.model, (context, SHORT_CONTEXT), batch.min(context)),
+            question.least_budget()
+        )
     ))
 }
 

@@ -306,8 +306,8 @@ impl Asked<'_> {
 
     fn advice(&self, question: &Question<'_>) -> String {
         let context = (self.context(), self.needed_context());
-        let least = question.least_budget();
-        planning::advice(question.model, context, self.micro_batch(), least)
+        let savings = planning::savings(question.model, context, self.micro_batch());
+        planning::advice(&savings, question.least_budget())
     }
 }
 

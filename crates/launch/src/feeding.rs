@@ -301,7 +301,7 @@ fn settings(
         method: props.method.unwrap_or(Method::IoUringDirect),
         plan: plan.map(|plan| plan.named_choice()),
         faults: props.faults.clone(),
-        advice: Some(needs::advice(&props.program, model)),
+        advice: Some(needs::advice(&props.program, model, strategies)),
         is_quiet: props.quiet,
     })
 }

@@ -5,6 +5,7 @@ use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf};
 use gguf::{GgmlType, Model};
 use indicatif::HumanBytes;
 use kernelio::pressure::Usage;
+use plan::Strategies;
 
 use crate::planning::{self, Other};
 
@@ -43,10 +44,15 @@ fn asked(program: &[OsString]) -> (u64, u64) {
 }
 
 /// What would leave more memory for weights, by the program's own flags where it has them.
-pub fn advice(program: &[OsString], model: Option<&Model>) -> String {
+pub fn advice(program: &[OsString], model: Option<&Model>, strategies: Strategies) -> String {
     let (context, batch) = asked(program);
     match model {
-        Some(model) => planning::advice(model, (context, SHORT_CONTEXT), batch, None),
+        Some(model) => {
+            let other = Other::new(model, GgmlType::F16, context, batch).bytes();
+            let least = planning::least_budget(&plan::weights_of(model), strategies, other);
+            let savings = planning::savings(model, (context, SHORT_CONTEXT), batch);
+            planning::advice(&savings, least)
+        }
         None => "a smaller context and batch (llama.cpp: --ctx-size, --ubatch-size), or more \
                  --memory"
             .to_owned(),
@@ -68,18 +74,21 @@ pub fn lack_of_memory(program: &[OsString], usage: Option<&Usage>) -> Option<Str
         Some(model) => {
             let other = Other::new(&model, GgmlType::F16, context, batch);
             // What was taken when it was killed was too little.
-            let needed = other.reserved_bytes().max(usage.limit_bytes * 3 / 2);
+            let needed = planning::beside_weights_bytes(other.bytes());
+            let needed = needed.max(usage.limit_bytes / 2 * 3);
             text.push_str(&format!(
                 ". Besides weights its model needs about {} (a KV cache of {context} tokens {}, \
-                 buffers for {batch} tokens {}, the program {}): give it --memory {}M, or take \
-                 less: {}",
+                 buffers for {batch} tokens {}, the program {}): give it {}",
                 HumanBytes(other.bytes()),
                 HumanBytes(other.cache_bytes),
                 HumanBytes(other.buffer_bytes),
                 HumanBytes(planning::PROGRAM_BYTES),
-                needed.div_ceil(1 << 20),
-                planning::advice(&model, (context, SHORT_CONTEXT), batch, Some(needed))
+                planning::advice(&[], Some(needed))
             ));
+            let savings = planning::savings(&model, (context, SHORT_CONTEXT), batch);
+            if !savings.is_empty() {
+                text.push_str(&format!("; or take less: {}", savings.join(", ")));
+            }
         }
         None => text.push_str("; give it more --memory, or a smaller --ctx-size and --ubatch-size"),
     }

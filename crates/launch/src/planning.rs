@@ -9,7 +9,10 @@ use indicatif::HumanBytes;
 use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
 pub use plan::Policies;
-use plan::{Machine, Policy, RoutingSequence, Strategies, Use, Wanted, Weight, choose::choose};
+use plan::{
+    Machine, Policy, RoutingSequence, Strategies, Use, Wanted, Weight,
+    choose::{choose, least_bytes},
+};
 use planfile::Plan;
 use rundir::Run;
 
@@ -84,31 +87,24 @@ impl Question<'_> {
 }
 
 impl Question<'_> {
-    /// The least memory with which every weight is kept, streamed or cached, so that none is
-    /// left to the page cache. `None` where no memory will do.
+    /// See [`least_budget`].
     pub fn least_budget(&self) -> Option<u64> {
-        const STEP_BYTES: u64 = 1 << 20;
-        let is_enough = |weights_bytes: u64| {
-            let wanted = Wanted::new(weights_bytes, self.strategies);
-            let choice = choose(&self.weights, &wanted);
-            let is_looked_up = |&i: &usize| self.weights[i].usage == Use::Rows;
-            choice.mapped.iter().all(is_looked_up)
-        };
-        let all: u64 = self.weights.iter().map(|weight| weight.bytes).sum();
-        let (mut low, mut high) = (0, all.saturating_add(all / 8) + STEP_BYTES);
-        if !is_enough(high) {
-            return None;
-        }
-        while high - low > STEP_BYTES {
-            let middle = low + (high - low) / 2;
-            match is_enough(middle) {
-                true => high = middle,
-                false => low = middle,
-            }
-        }
-        let budget = self.other_bytes + feed::MARGIN_BYTES + high;
-        Some(budget.next_multiple_of(STEP_BYTES))
+        least_budget(&self.weights, self.strategies, self.other_bytes)
     }
+}
+
+/// The least memory with which every weight is kept, streamed or cached, so that none is left to
+/// the page cache. `None` where no memory will do.
+pub fn least_budget(weights: &[Weight], strategies: Strategies, other_bytes: u64) -> Option<u64> {
+    let all: u64 = weights.iter().map(|weight| weight.bytes).sum();
+    // Supersets of direct reads are larger than weights, of the smallest by much.
+    let max_bytes = all.saturating_add(all / 8);
+    let least = least_bytes(max_bytes, |weights_bytes| {
+        let choice = choose(weights, &Wanted::new(weights_bytes, strategies));
+        let is_looked_up = |&i: &usize| weights[i].usage == Use::Rows;
+        choice.mapped.iter().all(is_looked_up)
+    });
+    Some(beside_weights_bytes(other_bytes) + least?)
 }
 
 /// Of the memory for a whole program, what is for weights.
@@ -136,6 +132,13 @@ pub fn other_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: 
     Other::new(model, kv_type, context, batch).bytes()
 }
 
+/// About what llama.cpp reserves to compute so many tokens: logits and some activations of
+/// each.
+pub fn buffer_bytes(vocabulary: u64, embedding_length: u64, tokens: u64) -> u64 {
+    let row = vocabulary.saturating_add(embedding_length.saturating_mul(16));
+    row.saturating_mul(tokens).saturating_mul(4)
+}
+
 /// Memory that a run needs besides weights, part by part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Other {
@@ -152,10 +155,10 @@ impl Other {
             batch: 1,
         };
         let summary = gguf::Summary::new(model, &question);
-        let row = summary.vocabulary.unwrap_or(0) + 16 * summary.embedding_length;
+        let vocabulary = summary.vocabulary.unwrap_or(0);
         Other {
             cache_bytes: summary.kv_cache.llama_cpp_bytes_at_context,
-            buffer_bytes: batch.saturating_mul(row).saturating_mul(4),
+            buffer_bytes: buffer_bytes(vocabulary, summary.embedding_length, batch),
         }
     }
 
@@ -163,11 +166,6 @@ impl Other {
         PROGRAM_BYTES
             .saturating_add(self.cache_bytes)
             .saturating_add(self.buffer_bytes)
-    }
-
-    /// With what is kept free: weights get what is more.
-    pub fn reserved_bytes(&self) -> u64 {
-        self.bytes().saturating_add(feed::MARGIN_BYTES)
     }
 }
 
@@ -177,45 +175,44 @@ const SMALL_BATCH_TOKENS: u64 = 32;
 /// Savings below this are not worth a word.
 const MIN_SAVING_BYTES: u64 = 4 << 20;
 
-/// What would leave more memory for weights: flags of llama.cpp with what they free, and the
-/// memory that is enough for all of them. `context` and `batch` are what is asked for now;
-/// `needed` is the least context that will do.
-pub fn advice(
-    model: &gguf::Model,
-    (context, needed): (u64, u64),
-    batch: u64,
-    least_budget: Option<u64>,
-) -> String {
-    let now = Other::new(model, GgmlType::F16, context, batch);
-    let mut flags = Vec::new();
-    let mut add = |flag: String, after: Other| {
-        let saved = now.bytes().saturating_sub(after.bytes());
-        if saved >= MIN_SAVING_BYTES {
-            flags.push(format!("{flag} frees about {}", HumanBytes(saved)));
-        }
-    };
-    let fewer = SMALL_BATCH_TOKENS.min(batch);
-    add(
-        format!("--ubatch-size {fewer}"),
-        Other::new(model, GgmlType::F16, context, fewer),
-    );
-    let shorter = needed.min(context);
-    add(
-        format!("--ctx-size {shorter}"),
-        Other::new(model, GgmlType::F16, shorter, batch),
-    );
-    add(
-        "--cache-type-k q8_0 --cache-type-v q8_0".to_owned(),
-        Other::new(model, GgmlType::Q8_0, context, batch),
-    );
+/// What would leave more memory for weights: flags, and the memory that is enough for all of
+/// them.
+pub fn advice(savings: &[String], least_budget: Option<u64>) -> String {
     let memory = match least_budget {
         Some(bytes) => format!("--memory {}M", bytes.div_ceil(1 << 20)),
         None => "more --memory".to_owned(),
     };
-    match flags.is_empty() {
-        true => memory,
-        false => format!("{}, or {memory}", flags.join(", ")),
+    match savings {
+        [] => memory,
+        savings => format!("{}, or {memory}", savings.join(", ")),
     }
+}
+
+/// Flags of llama.cpp that take less memory than `context` and `batch` tokens do, with what
+/// they free; `needed` is the least context that will do.
+pub fn savings(model: &gguf::Model, (context, needed): (u64, u64), batch: u64) -> Vec<String> {
+    let of = |kv_type, context, batch| Other::new(model, kv_type, context, batch).bytes();
+    let now = of(GgmlType::F16, context, batch);
+    let (fewer, shorter) = (SMALL_BATCH_TOKENS.min(batch), needed.min(context));
+    let changes = [
+        (
+            format!("--ubatch-size {fewer}"),
+            of(GgmlType::F16, context, fewer),
+        ),
+        (
+            format!("--ctx-size {shorter}"),
+            of(GgmlType::F16, shorter, batch),
+        ),
+        (
+            "--cache-type-k q8_0 --cache-type-v q8_0".to_owned(),
+            of(GgmlType::Q8_0, context, batch),
+        ),
+    ];
+    let frees = |(flag, then): (String, u64)| {
+        let saved = now.saturating_sub(then);
+        (saved >= MIN_SAVING_BYTES).then(|| format!("{flag} frees about {}", HumanBytes(saved)))
+    };
+    changes.into_iter().filter_map(frees).collect()
 }
 
 /// Refuses a context that cannot fit: llama.cpp would be killed for lack of memory,

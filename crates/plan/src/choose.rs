@@ -224,6 +224,24 @@ pub fn choose_for(weights: &[Weight], wanted: &Wanted, machine: &Machine) -> Cho
     best.map(|(_, choice)| choice).unwrap_or_default()
 }
 
+/// The least number of bytes, to a mebibyte, that is enough; `max_bytes` and all that is more
+/// than something that is enough is, too. `None` where even that is not.
+pub fn least_bytes(max_bytes: u64, is_enough: impl Fn(u64) -> bool) -> Option<u64> {
+    const STEP_BYTES: u64 = 1 << 20;
+    let (mut low, mut high) = (0, max_bytes.div_ceil(STEP_BYTES));
+    if !is_enough(high * STEP_BYTES) {
+        return None;
+    }
+    while low + 1 < high {
+        let middle = low.midpoint(high);
+        match is_enough(middle * STEP_BYTES) {
+            true => high = middle,
+            false => low = middle,
+        }
+    }
+    Some(high * STEP_BYTES)
+}
+
 /// The use of memory that reads the least, whatever the machine.
 pub fn choose(weights: &[Weight], wanted: &Wanted) -> Choice {
     choose_with(weights, wanted, 0)

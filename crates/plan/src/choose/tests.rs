@@ -294,10 +294,10 @@ fn layers_of_different_size_share_pools_of_the_larger() {
     }
 }
 
-/// Gemma 3 270M: an output head of 160 MB beside layers of 3 MB.
+/// As in Gemma 3 270M: an output head of 178 MB beside layers of 3 MB.
 #[test]
 fn head_larger_than_the_memory_is_streamed_in_pieces() {
-    const ROW: u64 = 640;
+    const ROW: u64 = 680;
     let mut weights: Vec<Weight> = (0..18)
         .map(|layer| whole("ffn", 3 * MIB, Some(layer)))
         .collect();
@@ -314,6 +314,16 @@ fn head_larger_than_the_memory_is_streamed_in_pieces() {
     weights[18].row_bytes = None;
     let choice = choose(&weights, &wanted);
     assert_eq!(choice.mapped, [18]);
+}
+
+#[test]
+fn the_least_that_is_enough_is_found_to_a_mebibyte() {
+    let least = |max, enough| least_bytes(max, |bytes| bytes >= enough);
+    assert_eq!(least(100 * MIB, 7 * MIB), Some(7 * MIB));
+    assert_eq!(least(100 * MIB, 7 * MIB + 1), Some(8 * MIB));
+    assert_eq!(least(100 * MIB - 5, 100 * MIB), Some(100 * MIB));
+    assert_eq!(least(100 * MIB, 101 * MIB), None);
+    assert_eq!(least(0, 1), None);
 }
 
 #[test]
