@@ -9,7 +9,7 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{anyhow, bail};
 use estimate::{
     Efficiency, Machine, NumberType, Shape, attention, batch,
     fit::{self, Fit},
@@ -21,6 +21,7 @@ use estimate::{
     training::{Job, Numbers, Trained},
 };
 use gguf::GgmlType;
+use rundir::error::reason;
 use serde::Serialize;
 use terminal::text::size;
 
@@ -238,8 +239,8 @@ fn subject(args: &Args) -> anyhow::Result<Subject> {
         .extension()
         .is_some_and(|extension| extension == "json")
     {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("{name}: cannot read it"))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| anyhow!("{name}: cannot read it: {}", reason(&error)))?;
         let shape = Shape::from_config_json(&text).map_err(|error| anyhow!("{name}: {error}"))?;
         let weights = NumberType::from_name(weights.unwrap_or("q8_0"))?;
         return Ok(Subject {

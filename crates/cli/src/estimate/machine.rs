@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, num::NonZeroUsize, path::Path, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use estimate::{
     ComputeType, Efficiency, Machine, Machines,
     machines::{Figure, Kind, Source},
 };
 use kernelio::{compute, memory};
+use rundir::error::reason;
 
 /// Of each figure, for this machine.
 const MEASURED: Duration = Duration::from_millis(200);
@@ -21,7 +22,7 @@ pub fn table(file: Option<&Path>) -> anyhow::Result<Machines> {
         return Ok(built_in);
     };
     let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{}: cannot read it", path.display()))?;
+        .map_err(|error| anyhow!("{}: cannot read it: {}", path.display(), reason(&error)))?;
     let more = Machines::from_json(&text).with_context(|| path.display().to_string())?;
     Ok(built_in.extended_by(more))
 }

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use engine::{
     context::{Context, ContextProps, FlashAttention},
     memory::BufferMemory,
@@ -11,6 +11,7 @@ use engine::{
 };
 use estimate::{NumberType, kv, shape::Weights};
 use gguf::{GgmlType, write::Split};
+use launch::planning;
 use serde::Serialize;
 
 use super::{Args, Subject};
@@ -40,7 +41,9 @@ impl Header {
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let path = folder.path().join(format!("{preset}.gguf"));
         let layout = recipe.model()?.layout(&path, Split::Whole)?;
-        layout.write_headers()?;
+        // Its message has the cause in it.
+        let written = layout.write_headers();
+        written.map_err(|error| anyhow!("{error}"))?;
         Ok(Header {
             path,
             _folder: Some(folder),
@@ -180,7 +183,8 @@ impl<'a> Asker<'a> {
                 value_type: setting.value_type,
                 flash_attention: setting.flash_attention,
             },
-        )?;
+        )
+        .with_context(|| format!("a context of {} tokens", setting.context))?;
         let device = |memory: BufferMemory| Device {
             name: memory.name,
             weight_bytes: memory.model_bytes,
@@ -198,20 +202,19 @@ impl<'a> Asker<'a> {
 
     fn by_arithmetic(&self, setting: Setting, weight_bytes: u64) -> anyhow::Result<Vec<Device>> {
         let shape = &self.subject.shape;
-        let cache = NumberType::from_name(setting.key_type.name())?;
         let per_sequence = (setting.context / self.sequences).max(1);
-        let one = kv::at_context(shape, cache, per_sequence)?.bytes;
-        // Logits of each token of a graph, and some activations of each: what llama.cpp was
-        // seen to reserve.
-        let row = shape
-            .vocabulary
-            .saturating_add(shape.hidden.saturating_mul(16));
-        let rows = setting.micro_batch.min(setting.context);
+        let cache = |ty: GgmlType| -> anyhow::Result<u64> {
+            let ty = NumberType::from_name(ty.name())?;
+            Ok(kv::at_context(shape, ty, per_sequence)?.bytes)
+        };
+        // Keys are as long as values in the models that have both.
+        let one = cache(setting.key_type)?.midpoint(cache(setting.value_type)?);
+        let tokens = setting.micro_batch.min(setting.context);
         Ok(vec![Device {
             name: "memory".to_owned(),
             weight_bytes,
             context_bytes: one.saturating_mul(self.sequences),
-            compute_bytes: row.saturating_mul(rows).saturating_mul(4),
+            compute_bytes: planning::buffer_bytes(shape.vocabulary, shape.hidden, tokens),
         }])
     }
 
