@@ -5,7 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -62,26 +62,47 @@ fn interrupt(child: &Child) {
     );
 }
 
+/// `view` of a run of eight tokens.
+struct Viewer {
+    process: Child,
+    address: String,
+    /// Kept open: the viewer writes to it.
+    _stdout: BufReader<ChildStdout>,
+    _folder: tempfile::TempDir,
+}
+
+impl Viewer {
+    fn start() -> Viewer {
+        let folder = tempfile::tempdir().unwrap();
+        let record = [
+            "record", "-m", MODEL, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", "run",
+        ];
+        let recorded = tensorscope(folder.path(), &record).output().unwrap();
+        assert!(recorded.status.success());
+        let mut view = tensorscope(folder.path(), &["view", "run", "--no-open"]);
+        let mut process = view.stdout(Stdio::piped()).spawn().unwrap();
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        let mut address = String::new();
+        stdout.read_line(&mut address).unwrap();
+        Viewer {
+            process,
+            address: address.trim_end().to_owned(),
+            _stdout: stdout,
+            _folder: folder,
+        }
+    }
+
+    /// Ctrl-C, which is its orderly end.
+    fn end(mut self) {
+        interrupt(&self.process);
+        assert_eq!(self.process.wait().unwrap().code(), Some(0));
+    }
+}
+
 #[test]
 fn a_run_is_served_until_ctrl_c() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let record = [
-        "record", "-m", MODEL, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", "run",
-    ];
-    assert!(
-        tensorscope(folder, &record)
-            .output()
-            .unwrap()
-            .status
-            .success()
-    );
-    let mut view = tensorscope(folder, &["view", "run", "--no-open"]);
-    let mut view = view.stdout(Stdio::piped()).spawn().unwrap();
-    let mut address = String::new();
-    let mut stdout = BufReader::new(view.stdout.take().unwrap());
-    stdout.read_line(&mut address).unwrap();
-    let address = address.trim_end();
+    let viewer = Viewer::start();
+    let address = viewer.address.as_str();
     assert!(address.starts_with("http://127.0.0.1:"), "{address}");
     let (status, page) = get(address, "");
     assert_eq!(status, "HTTP/1.1 200 OK");
@@ -91,26 +112,14 @@ fn a_run_is_served_until_ctrl_c() {
     assert_eq!(info["totals"]["evals"], 8);
     let (status, findings) = get(address, "api/0/findings");
     assert_eq!(status, "HTTP/1.1 200 OK", "{findings}");
-    interrupt(&view);
-    assert_eq!(view.wait().unwrap().code(), Some(0));
+    viewer.end();
 }
 
 /// A query that would take hours ends when the page that asked has gone.
 #[test]
 fn a_query_that_nobody_waits_for_is_ended() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let record = [
-        "record", "-m", MODEL, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", "run",
-    ];
-    let recorded = tensorscope(folder, &record).output().unwrap();
-    assert!(recorded.status.success());
-    let mut view = tensorscope(folder, &["view", "run", "--no-open"]);
-    let mut view = view.stdout(Stdio::piped()).spawn().unwrap();
-    let mut address = String::new();
-    let mut stdout = BufReader::new(view.stdout.take().unwrap());
-    stdout.read_line(&mut address).unwrap();
-    let address = address.trim_end();
+    let viewer = Viewer::start();
+    let address = viewer.address.as_str();
     let endless = "SELECT sum(a.bytes * b.bytes + c.bytes) FROM accesses a, accesses b, accesses c";
     for _ in 0..2 {
         drop(post_sql(address, endless));
@@ -120,26 +129,14 @@ fn a_query_that_nobody_waits_for_is_ended() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
     assert!(answer.contains("[[42]]"), "{answer}");
-    interrupt(&view);
-    assert_eq!(view.wait().unwrap().code(), Some(0));
+    viewer.end();
 }
 
 /// A page that asks again wants the newer answer, and pages do not wait for each other.
 #[test]
 fn a_page_has_one_query_and_waits_for_nobody_elses() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let record = [
-        "record", "-m", MODEL, "-p", "ROMEO:", "-n", "8", "-t", "1", "-q", "-o", "run",
-    ];
-    let recorded = tensorscope(folder, &record).output().unwrap();
-    assert!(recorded.status.success());
-    let mut view = tensorscope(folder, &["view", "run", "--no-open"]);
-    let mut view = view.stdout(Stdio::piped()).spawn().unwrap();
-    let mut address = String::new();
-    let mut stdout = BufReader::new(view.stdout.take().unwrap());
-    stdout.read_line(&mut address).unwrap();
-    let address = address.trim_end();
+    let viewer = Viewer::start();
+    let address = viewer.address.as_str();
     let endless = "SELECT sum(a.bytes * b.bytes + c.bytes) FROM accesses a, accesses b, accesses c";
     let answer_of = |mut stream: TcpStream| {
         let mut answer = String::new();
@@ -166,8 +163,7 @@ fn a_page_has_one_query_and_waits_for_nobody_elses() {
     let answer = answer_of(first);
     assert!(answer.starts_with("HTTP/1.1 409 "), "{answer}");
     assert!(answer.contains("replaced by a newer query"), "{answer}");
-    interrupt(&view);
-    assert_eq!(view.wait().unwrap().code(), Some(0));
+    viewer.end();
 }
 
 #[test]
