@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{anyhow, bail};
 use estimate::{
-    Efficiency, Machine, NumberType, Shape, attention, batch,
+    Machine, Machines, NumberType, Shape, attention, batch,
     fit::{self, Fit},
     kv,
     precision::{self, Comparison},
@@ -209,15 +209,33 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let subject = subject(&args)?;
-    let machine = machine::find(&table, &args.machine, args.threads)?;
-    let efficiency = machine::efficiency(&machine);
-    let answer = answer(&args, &subject, machine, efficiency)?;
+    let answer = answer(&args, &table)?;
     match args.json {
         true => terminal::print(&serde_json::to_string_pretty(&answer)?)?,
         false => terminal::print(&text::page(&answer, &args))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `estimate --json` says for these arguments, those behind the command's name.
+pub fn json(arguments: &[String]) -> anyhow::Result<serde_json::Value> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Arguments {
+        #[command(flatten)]
+        args: Args,
+    }
+    // The first line says what is wrong, the others how the command is used.
+    let parsed = <Arguments as clap::Parser>::try_parse_from(arguments).map_err(|error| {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        anyhow!("{}", line.trim_start_matches("error: "))
+    })?;
+    let table = machine::table(parsed.args.machines.as_deref())?;
+    match parsed.args.list_machines {
+        true => Ok(serde_json::to_value(&table)?),
+        false => Ok(serde_json::to_value(answer(&parsed.args, &table)?)?),
+    }
 }
 
 fn subject(args: &Args) -> anyhow::Result<Subject> {
@@ -262,12 +280,10 @@ fn subject(args: &Args) -> anyhow::Result<Subject> {
     })
 }
 
-fn answer(
-    args: &Args,
-    subject: &Subject,
-    machine: Machine,
-    efficiency: Efficiency,
-) -> anyhow::Result<Estimate> {
+fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
+    let subject = &subject(args)?;
+    let machine = machine::find(table, &args.machine, args.threads)?;
+    let efficiency = machine::efficiency(&machine);
     let Subject { shape, types, .. } = subject;
     let (shape, types) = (shape, *types);
     let sequences = u64::from(args.parallel);
