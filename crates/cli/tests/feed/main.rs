@@ -7,7 +7,6 @@ mod recorded;
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::OnceLock,
 };
 
 use kernelio::{
@@ -29,43 +28,43 @@ fn shipped(name: &str) -> String {
     testing::models::shipped(name).display().to_string()
 }
 
-/// Models with weights of megabytes: about 100 MB each, written once.
+/// Models with weights of megabytes: about 100 MB each, written when they are asked for and
+/// removed with this.
 struct Models {
     folder: tempfile::TempDir,
 }
 
-fn models() -> &'static Models {
-    static MODELS: OnceLock<Models> = OnceLock::new();
-    MODELS.get_or_init(|| {
+impl Models {
+    fn new() -> Models {
         // On a disk: tmpfs has no direct reads.
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let models = Models { folder };
-        let write = |name: &str, options: &[&str]| {
-            let path = models.path(name);
+        Models { folder }
+    }
+
+    fn path(&self, name: &str) -> String {
+        let path = self.folder.path().join(name);
+        let options: &[&str] = match name {
+            "dense.gguf" => &["--like", "llama-3.2-1b", "--layers", "4"],
+            "moe.gguf" => &[
+                "--like",
+                "qwen3-30b-a3b",
+                "--layers",
+                "2",
+                "--experts",
+                "24",
+            ],
+            _ => &[],
+        };
+        let path_text = path.display().to_string();
+        if !options.is_empty() && !path.exists() {
             let mut args = vec![
-                "synth", "-q", "--vocab", "2048", "--type", "q4_0", "-o", &path,
+                "synth", "-q", "--vocab", "2048", "--type", "q4_0", "-o", &path_text,
             ];
             args.extend(options);
             let output = tensorscope(&args);
             assert!(output.status.success(), "{output:?}");
-        };
-        write("dense.gguf", &["--like", "llama-3.2-1b", "--layers", "4"]);
-        let experts = [
-            "--like",
-            "qwen3-30b-a3b",
-            "--layers",
-            "2",
-            "--experts",
-            "24",
-        ];
-        write("moe.gguf", &experts);
-        models
-    })
-}
-
-impl Models {
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
+        }
+        path_text
     }
 }
 
@@ -116,7 +115,8 @@ fn assert_within_budget(report: &Value) {
 
 #[test]
 fn dense_model_gives_the_same_in_less_memory() {
-    let model = models().path("dense.gguf");
+    let models = Models::new();
+    let model = models.path("dense.gguf");
     let (expected, _) = run(&model, &["--strategy", "none"]);
     for (strategy, memory) in [
         ("all", "200M"),
@@ -149,7 +149,8 @@ fn dense_model_gives_the_same_in_less_memory() {
 
 #[test]
 fn mixture_gives_the_same_in_less_memory() {
-    let model = models().path("moe.gguf");
+    let models = Models::new();
+    let model = models.path("moe.gguf");
     for routing in [None, Some("uniform")] {
         let drawn: Vec<&str> = routing.map_or(vec![], |routing| vec!["--routing", routing]);
         let mut plain = vec!["--strategy", "none"];
@@ -182,7 +183,8 @@ fn a_model_that_fits_is_left_alone() {
 #[test]
 fn a_plan_is_made_edited_and_carried_out() {
     let folder = tempfile::tempdir().unwrap();
-    let model = models().path("dense.gguf");
+    let models = Models::new();
+    let model = models.path("dense.gguf");
     let file = folder.path().join("my.plan").display().to_string();
     let output = tensorscope(&[
         "plan",
@@ -231,7 +233,7 @@ fn a_plan_is_made_edited_and_carried_out() {
     let other = tensorscope(&[
         "run",
         "-m",
-        &models().path("moe.gguf"),
+        &models.path("moe.gguf"),
         "-p",
         "x",
         "--plan",
@@ -251,7 +253,8 @@ fn a_plan_is_made_edited_and_carried_out() {
 fn a_run_gives_its_order_and_routing_to_the_plan() {
     let folder = tempfile::tempdir().unwrap();
     let directory = folder.path().join("run").display().to_string();
-    let model = models().path("moe.gguf");
+    let models = Models::new();
+    let model = models.path("moe.gguf");
     let recorded = tensorscope(&[
         "record",
         "-q",
@@ -441,7 +444,8 @@ fn bad_input_is_one_line() {
 
 #[test]
 fn a_disk_that_fails_ends_it_with_a_line() {
-    let model = models().path("dense.gguf");
+    let models = Models::new();
+    let model = models.path("dense.gguf");
     let output = tensorscope(&[
         "run", "-m", &model, "-p", "x", "-n", "4", "--memory", "200M", "--inject", "fail=1", "-q",
     ]);

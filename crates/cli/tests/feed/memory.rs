@@ -1,12 +1,13 @@
 //! Memory that is too little for something: it is said, with why and what to change.
 
-use super::{assert_same, assert_within_budget, models, number, run, shipped, tensorscope};
+use super::{Models, assert_same, assert_within_budget, number, run, shipped, tensorscope};
 
 /// Of a small model with a large vocabulary, most is the output head: it is streamed in
 /// pieces where a ring for three of it would be larger than the budget.
 #[test]
 fn an_output_head_larger_than_the_ring_is_streamed_in_pieces() {
-    let model = models().path("head.gguf");
+    let models = Models::new();
+    let model = models.path("head.gguf");
     let shape = [
         "--like",
         "gemma-3-1b",
@@ -37,7 +38,8 @@ fn an_output_head_larger_than_the_ring_is_streamed_in_pieces() {
 
 #[test]
 fn what_is_not_fed_says_so_and_which_flag_helps() {
-    let model = models().path("dense.gguf");
+    let models = Models::new();
+    let model = models.path("dense.gguf");
     let (report, stderr) = run(&model, &["--memory", "100M", "--ctx-size", "4096"]);
     assert_eq!(number(&report, "/shares/pinned_bytes"), 0, "{report}");
     let line = stderr
@@ -56,7 +58,8 @@ fn what_is_not_fed_says_so_and_which_flag_helps() {
 
 #[test]
 fn a_plan_without_memory_says_what_the_model_needs() {
-    let model = models().path("dense.gguf");
+    let models = Models::new();
+    let model = models.path("dense.gguf");
     let plan = |memory: &str| {
         let output = tensorscope(&["plan", &model, "--memory", memory, "--disk", "1G"]);
         assert!(output.status.success(), "{output:?}");

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{assert_same, models, number, run, tensorscope};
+use super::{Models, assert_same, number, run, tensorscope};
 
 /// Of a run: bytes that weight accesses read, by where the weights were; the time waited, by
 /// the accesses, by the evaluations, and by the feeder's own count.
@@ -101,7 +101,8 @@ fn fed_and_recorded_gives_the_same_and_says_where_each_weight_was() {
             &["cache_hit", "cache_miss", "loaded", "page_cache", "pinned"][..],
         ),
     ] {
-        let model = models().path(name);
+        let models = Models::new();
+        let model = models.path(name);
         let recorded = folder.path().join(name);
         let feeding = ["--memory", memory, "--always"];
         let (expected, _) = run(&model, &feeding);
@@ -128,7 +129,8 @@ fn fed_and_recorded_gives_the_same_and_says_where_each_weight_was() {
 fn record_can_feed_what_it_records() {
     let folder = tempfile::tempdir().unwrap();
     let recorded = folder.path().join("run");
-    let model = models().path("dense.gguf");
+    let models = Models::new();
+    let model = models.path("dense.gguf");
     let output = |more: &[&str]| {
         let mut args = vec!["record", "-m", &model, "-p", "To be", "-n", "6", "-t", "2"];
         args.extend(["--ubatch-size", "32", "--no-tables", "-o"]);
@@ -156,7 +158,8 @@ fn record_can_feed_what_it_records() {
 #[test]
 fn a_fed_run_that_cannot_be_recorded_leaves_nothing_and_one_that_fails_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let model = models().path("dense.gguf");
+    let models = Models::new();
+    let model = models.path("dense.gguf");
     let recorded = |run: &Path, more: &[&str]| {
         let mut args = vec!["run", "-m", &model, "-p", "To be", "-n", "4", "-q"];
         args.extend(["--ubatch-size", "32", "--memory", "200M", "--record"]);
