@@ -5,6 +5,8 @@
 //! - [`generate`]: prompt in, tokens out;
 //! - [`loading`]: how a model's file is mapped, and read or not read while it is loaded;
 //! - [`memory`]: what llama.cpp would take, without a weight read;
+//! - [`kernels`]: how fast llama.cpp's own kernels are here;
+//! - [`absent`]: GPUs that are not here, for llama.cpp to lay a model out on;
 //! - [`feeding`]: a model larger than memory, its weights fed (crate `feed`);
 //! - [`recording`]: a recorder for this engine and its run directory's log;
 //! - [`audit`]: the record held against the MMU;
@@ -14,11 +16,13 @@
 //!
 //! Only this crate knows llama.cpp's C API.
 
+pub mod absent;
 pub mod audit;
 pub mod context;
 pub mod feeding;
 pub mod generate;
 pub mod hooks;
+pub mod kernels;
 pub mod loading;
 pub mod memory;
 pub mod model;

@@ -9,6 +9,8 @@ use std::{
 use llama_cpp_sys_2 as sys;
 
 use crate::{
+    EngineError,
+    absent::{self, AbsentGpu},
     context::{Context, ContextProps},
     loading::Loading,
     model::{Model, ModelError},
@@ -71,21 +73,86 @@ impl Context<'_> {
     }
 }
 
+/// Devices that a model is laid out on, besides the processor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    pub gpus: Vec<AbsentGpu>,
+    /// Layers on the GPUs, the output being one more; `None` for all.
+    pub layers: Option<u32>,
+}
+
 impl Model {
     /// Loads what describes a model, and none of its weights: nothing can be computed with it,
     /// but contexts can be made and say what they would take.
-    pub fn load_header(path: &Path) -> Result<Model, ModelError> {
-        Model::load_with(path, Loading::AsFound, |params| {
+    pub fn load_header(path: &Path, offload: &Offload) -> Result<Model, ModelError> {
+        let mut devices = match offload.gpus.is_empty() {
+            true => None,
+            false => {
+                let handles = absent::handles(&offload.gpus);
+                Some(handles.ok_or_else(|| EngineError::Context {
+                    reason: "this version of ggml asks GPUs otherwise".to_owned(),
+                })?)
+            }
+        };
+        let all = i32::MAX;
+        let layers = offload.layers.map_or(all, |n| i32::try_from(n).unwrap_or(all));
+        let mut without_tokens = Vec::new();
+        Model::load_with(path, Loading::AsFound, |params, gguf| {
+            without_tokens = no_vocabulary(gguf);
+            params.kv_overrides = without_tokens.as_ptr();
             params.no_alloc = true;
             params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
             params.use_extra_bufts = false;
+            if let Some(devices) = &mut devices {
+                params.devices = devices.as_mut_ptr();
+                params.n_gpu_layers = layers;
+            }
         })
     }
 }
 
+/// Keys that make llama.cpp leave the vocabulary in the file: its size is enough for buffers, and
+/// reading a large one takes longer than all else.
+fn no_vocabulary(gguf: &gguf::Model) -> Vec<sys::llama_model_kv_override> {
+    let tokens = gguf.metadata().get("tokenizer.ggml.tokens");
+    let tokens = tokens.and_then(|value| Some(value.as_array()?.count));
+    let Some(count) = tokens.or(gguf.hyper().vocabulary) else {
+        return vec![end_of_overrides()];
+    };
+    let mut no_model = override_of("tokenizer.ggml.model");
+    no_model.tag = sys::LLAMA_KV_OVERRIDE_TYPE_STR;
+    no_model.__bindgen_anon_1.val_str = c_text("no_vocab");
+    let mut size = override_of(&format!("{}.vocab_size", gguf.hyper().architecture));
+    size.tag = sys::LLAMA_KV_OVERRIDE_TYPE_INT;
+    size.__bindgen_anon_1.val_i64 = count as i64;
+    vec![no_model, size, end_of_overrides()]
+}
+
+fn override_of(key: &str) -> sys::llama_model_kv_override {
+    let mut one = end_of_overrides();
+    one.key = c_text(key);
+    one
+}
+
+/// An empty key.
+fn end_of_overrides() -> sys::llama_model_kv_override {
+    // SAFETY: numbers and characters, for which zero is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+/// As much of a text as there is room for, ended by a zero.
+fn c_text(text: &str) -> [c_char; 128] {
+    let mut characters = [0; 128];
+    let places = characters.iter_mut().take(127);
+    for (place, byte) in places.zip(text.bytes()) {
+        *place = byte as c_char;
+    }
+    characters
+}
+
 /// What llama.cpp would take for a model and a context; no weight is read and no buffer made.
 pub fn of(path: &Path, props: ContextProps) -> Result<Vec<BufferMemory>, ModelError> {
-    let model = Model::load_header(path)?;
+    let model = Model::load_header(path, &Offload::default())?;
     let context = Context::new(&model, props)?;
     Ok(context.memory())
 }

@@ -44,7 +44,7 @@ impl Model {
 
     /// As [`Model::load`]; `loading` says whether the file is read while it is mapped.
     pub fn load_as(path: &Path, repack: Repack, loading: Loading) -> Result<Model, ModelError> {
-        Model::load_with(path, loading, |params| {
+        Model::load_with(path, loading, |params, _| {
             params.load_mode = sys::LLAMA_LOAD_MODE_MMAP;
             params.use_extra_bufts = repack == Repack::On;
         })
@@ -53,7 +53,7 @@ impl Model {
     pub(crate) fn load_with(
         path: &Path,
         loading: Loading,
-        set: impl FnOnce(&mut sys::llama_model_params),
+        set: impl FnOnce(&mut sys::llama_model_params, &gguf::Model),
     ) -> Result<Model, ModelError> {
         let gguf = gguf::Model::open(path)?;
         processor::check()?;
@@ -61,7 +61,7 @@ impl Model {
         take_errors();
         // SAFETY: takes nothing.
         let mut params = unsafe { sys::llama_model_default_params() };
-        set(&mut params);
+        set(&mut params, &gguf);
         // llama.cpp wants the first file of a split set.
         let first = gguf
             .files()

@@ -39,6 +39,7 @@ pub struct Question<'a> {
     /// The longest time between two tokens of a sequence.
     pub max_latency_seconds: Option<f64>,
     /// Seconds of a step by batch, ascending, instead of the roofline's.
+    /// Batches and seconds of a step, ascending: they come before the model.
     pub measured: Option<Vec<(u64, f64)>>,
     pub replicas: Replication,
 }
@@ -90,6 +91,8 @@ pub struct Point {
     pub meets_latency: bool,
     /// Not known of measured times.
     pub bound: Option<Bound>,
+    /// Measured, or between two that were.
+    pub is_measured: bool,
 }
 
 /// Programs that share the device.
@@ -196,20 +199,25 @@ impl Memory {
 }
 
 fn points(question: &Question, memory: Memory) -> Result<Vec<Point>> {
-    let last = match &question.measured {
-        Some(table) => check_measured(table)?.min(question.max_batch),
-        None => question.max_batch,
+    let table = question.measured.as_deref().unwrap_or_default();
+    check_measured(table)?;
+    let modelled = |batch| {
+        let pass = Pass::decode(batch, question.context_tokens);
+        let (types, machine) = (question.types, question.machine);
+        roofline::time(question.shape, pass, types, machine, question.efficiency)
     };
-    (1..=last)
+    // Beyond what was measured the model goes on from there.
+    let beyond = match table.last() {
+        Some(&(batch, seconds)) => seconds / modelled(batch)?.seconds.likely,
+        None => 1.0,
+    };
+    (1..=question.max_batch)
         .map(|batch| {
-            let (seconds, bound) = match &question.measured {
-                Some(table) => (measured(table, batch), None),
+            let (seconds, bound, is_measured) = match measured(table, batch) {
+                Some(seconds) => (seconds, None, true),
                 None => {
-                    let pass = Pass::decode(batch, question.context_tokens);
-                    let (types, machine) = (question.types, question.machine);
-                    let efficiency = question.efficiency;
-                    let time = roofline::time(question.shape, pass, types, machine, efficiency)?;
-                    (time.seconds, Some(time.bound))
+                    let time = modelled(batch)?;
+                    (time.seconds.times(beyond), Some(time.bound), false)
                 }
             };
             let kv_bytes = checked::product("the cache", &[memory.per_sequence, batch])?;
@@ -224,50 +232,45 @@ fn points(question: &Question, memory: Memory) -> Result<Vec<Point>> {
                 fits: memory_bytes <= question.budget_bytes,
                 meets_latency: seconds.likely <= target,
                 bound,
+                is_measured,
             })
         })
         .collect()
 }
 
-/// The largest batch of a table that is as it should be.
-fn check_measured(table: &[(u64, f64)]) -> Result<u64> {
-    let absurd = |value: String, wanted| Error::Absurd {
-        what: "the table of measured times",
-        value,
-        wanted,
-    };
+/// Whether a table is as it should be; an empty one says nothing.
+fn check_measured(table: &[(u64, f64)]) -> Result<()> {
     for &(batch, seconds) in table {
         checked::count("a measured batch", batch)?;
         checked::positive("a measured time", seconds)?;
     }
-    if let Some(pair) = table.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
-        let value = format!("{} before {}", pair[0].0, pair[1].0);
-        return Err(absurd(value, "batches must ascend, each once"));
+    match table.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
+        None => Ok(()),
+        Some(pair) => Err(Error::Absurd {
+            what: "the table of measured times",
+            value: format!("{} before {}", pair[0].0, pair[1].0),
+            wanted: "batches must ascend, each once",
+        }),
     }
-    let last = table.last().map(|(batch, _)| *batch);
-    last.ok_or_else(|| absurd("empty".to_owned(), "measure at least one batch"))
 }
 
 /// A measured time, or one on the line between its neighbours. Below the smallest batch it is
-/// that of the smallest: fewer sequences do not take longer.
-fn measured(table: &[(u64, f64)], batch: u64) -> Seconds {
+/// that of the smallest: fewer sequences do not take longer. `None` above the largest.
+fn measured(table: &[(u64, f64)], batch: u64) -> Option<Seconds> {
     let after = table.partition_point(|(measured, _)| *measured < batch);
-    let likely = match (
-        after.checked_sub(1).and_then(|at| table.get(at)),
-        table.get(after),
-    ) {
-        (Some(&(low, low_seconds)), Some(&(high, high_seconds))) => {
+    let &(high, high_seconds) = table.get(after)?;
+    let likely = match after.checked_sub(1).and_then(|at| table.get(at)) {
+        Some(&(low, low_seconds)) => {
             let share = (batch - low) as f64 / (high - low) as f64;
             low_seconds + share * (high_seconds - low_seconds)
         }
-        (None, Some(&(_, seconds))) | (Some(&(_, seconds)), None) => seconds,
-        (None, None) => f64::INFINITY,
+        None => high_seconds,
     };
-    Seconds {
+    Some(Seconds {
         best: likely,
         likely,
         worst: likely,
-    }
+    })
 }
 
 /// The place of the point furthest above the line from the first to the last, with both axes
@@ -353,10 +356,11 @@ mod tests {
     #[test]
     fn measured_times_are_interpolated_and_never_extrapolated() {
         let table = [(2, 10.0), (4, 14.0)];
-        let at = |batch| measured(&table, batch).likely;
-        assert_eq!((at(1), at(2), at(3), at(4)), (10.0, 10.0, 12.0, 14.0));
-        assert_eq!(check_measured(&table), Ok(4));
-        assert!(check_measured(&[]).is_err());
+        let at = |batch| measured(&table, batch).map(|seconds| seconds.likely);
+        let expect = [Some(10.0), Some(10.0), Some(12.0), Some(14.0), None];
+        assert_eq!([1, 2, 3, 4, 5].map(at), expect);
+        assert_eq!(check_measured(&table), Ok(()));
+        assert_eq!(measured(&[], 1), None);
         assert!(check_measured(&[(2, 1.0), (2, 1.0)]).is_err());
         assert!(check_measured(&[(2, f64::NAN)]).is_err());
     }

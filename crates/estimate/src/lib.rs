@@ -7,7 +7,7 @@
 //! What is asked about:
 //! - [`mod@shape`]: a model, from a GGUF file or a `config.json`;
 //! - [`mod@number`]: the types of weights and caches; [`mod@machines`]: machines, each figure
-//!   with its source.
+//!   with its source; [`mod@rates`]: what an engine's kernels reach on one, measured.
 //!
 //! Answers:
 //! - [`mod@kv`]: the cache of keys and values, contiguous and in blocks;
@@ -30,6 +30,7 @@ pub mod kv;
 pub mod machines;
 pub mod number;
 pub mod precision;
+pub mod rates;
 pub mod roofline;
 pub mod search;
 pub mod shape;

@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::number::ComputeType;
+use crate::rates::Rates;
 
 const BUILT_IN: &str = include_str!("machines.json");
+/// Machines on which llama.cpp's kernels were measured (`rates/measure.cpp`), by name.
+const RATES: [(&str, &str); 1] = [("H200 SXM 141GB", include_str!("rates/h200.json"))];
 
 /// Above any machine: a byte count or rate beyond is a typing error.
 const MAX_FIGURE: f64 = 1e24;
@@ -44,6 +47,9 @@ pub struct Machine {
     pub line_bytes: Option<Figure>,
     /// Bytes that rows of matrices are best a multiple of.
     pub tile_bytes: Option<Figure>,
+    /// What llama.cpp's own kernels reach on it, where they were measured.
+    #[serde(skip)]
+    pub rates: Option<Rates>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,12 +117,25 @@ struct Entry {
     line_bytes: Cell,
     #[serde(default)]
     tile_bytes: Cell,
+    #[serde(default)]
+    rates: Option<Rates>,
 }
 
 impl Machines {
     /// The table that is built in.
     pub fn built_in() -> Result<Machines> {
-        Machines::from_json(BUILT_IN)
+        let mut table = Machines::from_json(BUILT_IN)?;
+        for (name, text) in RATES {
+            let rates: Rates = serde_json::from_str(text).map_err(|error| Error::NotJson {
+                what: "the rates of a machine",
+                reason: error.to_string(),
+            })?;
+            rates.check()?;
+            if let Some(at) = table.position(name) {
+                table.machines[at].rates = Some(rates);
+            }
+        }
+        Ok(table)
     }
 
     /// A table of a user's own, in the format of `machines.json`.
@@ -246,6 +265,11 @@ fn machine(entry: Entry, sources: &BTreeMap<String, Source>) -> Result<Machine> 
         lanes: maybe("lanes", entry.lanes)?,
         line_bytes: maybe("line_bytes", entry.line_bytes)?,
         tile_bytes: maybe("tile_bytes", entry.tile_bytes)?,
+        rates: {
+            let checked = entry.rates.as_ref().map_or(Ok(()), Rates::check);
+            checked.map_err(|error| bad(error.to_string()))?;
+            entry.rates
+        },
         name: name.clone(),
     })
 }
@@ -390,6 +414,16 @@ mod tests {
             without.to_string().contains("no FLOP/s for `My box`"),
             "{without}"
         );
+    }
+
+    #[test]
+    fn measured_rates_are_of_machines_in_the_table() {
+        let table = Machines::built_in().unwrap();
+        for (name, _) in RATES {
+            let machine = table.find(name).unwrap();
+            let rates = machine.rates.as_ref().unwrap();
+            assert!(!rates.products.is_empty() && !rates.attention.is_empty());
+        }
     }
 
     #[test]

@@ -10,16 +10,18 @@
 //! - activations stay on the chip.
 //!
 //! A part takes the longer of its computing and its memory traffic, parts follow each other.
-//! Times are bounds divided by an efficiency; [`Efficiency`] gives the interval.
+//! Times are bounds divided by an efficiency; [`Efficiency`] gives the interval. Where an
+//! engine's kernels were measured on the machine ([`Rates`]), times are their sums instead.
 
 use gguf::summary::experts_union_share;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::checked;
 use crate::error::{Error, Result};
 use crate::machines::Machine;
 use crate::number::{ComputeType, NumberType};
-use crate::shape::{Part, Shape, Weights};
+use crate::rates::{self, Rates};
+use crate::shape::{Attention, Matrix, Part, Shape, Weights};
 
 /// One pass through the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -124,12 +126,34 @@ pub enum Stage {
 }
 
 /// FLOPs and bytes of one stage, all layers together.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Work {
     pub stage: Stage,
     pub flops: f64,
     pub weight_bytes: f64,
     pub cache_bytes: f64,
+    /// What measured rates are multiplied with.
+    #[serde(skip)]
+    pub units: Units,
+}
+
+/// How much of each kind of work there is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Units {
+    /// Weights that are multiplied with, by matrix, and the tokens that each is multiplied with.
+    pub weights: Vec<(Matrix, f64, f64)>,
+    /// Tokens of the pass; of attention, of a sequence.
+    pub tokens: f64,
+    /// By kind of attention, its layers and the pairs in them of a number of a query and of a
+    /// cached key or value, for each token of a sequence.
+    pub pairs: Vec<(Attention, f64, f64)>,
+    pub batch: f64,
+    /// Numbers that small operations write.
+    pub elements: f64,
+    /// Operations.
+    pub nodes: f64,
+    /// Logits that are given back.
+    pub output_bytes: f64,
 }
 
 impl Work {
@@ -145,34 +169,74 @@ pub fn work(shape: &Shape, pass: Pass, types: Types) -> Result<Vec<Work>> {
     let outputs = checked::product("the tokens of a pass", &[pass.batch, pass.output_tokens])?;
     let tokens_f = tokens as f64;
     let mut works = Vec::new();
-    let mut push = |stage, flops: f64, weight_bytes: f64, cache_bytes: f64| {
+    let mut push = |stage, flops: f64, weight_bytes: f64, cache_bytes: f64, units: Units| {
         if flops > 0.0 || weight_bytes + cache_bytes > 0.0 {
             works.push(Work {
                 stage,
                 flops,
                 weight_bytes,
                 cache_bytes,
+                units,
             });
         }
     };
     let read = |part| shape.part(part).bytes_read_per_token(types.weights);
-    let flops_of = |part, tokens: f64| 2.0 * shape.part(part).active_parameters as f64 * tokens;
+    let active = |part| shape.part(part).active_parameters as f64;
+    let flops_of = |part, tokens: f64| 2.0 * active(part) * tokens;
+    let multiplied = |part, parameters: f64, tokens: f64| -> Result<Units> {
+        let shares = shape.part(part).matrix_shares(types.weights)?;
+        let weights = shares
+            .into_iter()
+            .map(|(matrix, share)| (matrix, parameters * share, tokens));
+        Ok(Units {
+            weights: weights.collect(),
+            tokens,
+            ..Units::default()
+        })
+    };
+    // llama.cpp computes the network behind the last attention for those tokens only whose
+    // logits are wanted.
+    let layers = shape.layers.len().max(1) as f64;
+    let shorter_last = |units: Units, outputs: f64| -> Units {
+        let of = |share: f64, tokens: Option<f64>| {
+            let all = units.weights.clone().into_iter();
+            all.map(move |(matrix, n, of)| (matrix, n * share, tokens.unwrap_or(of)))
+        };
+        let before = of((layers - 1.0) / layers, None);
+        let weights = before.chain(of(1.0 / layers, Some(outputs))).collect();
+        Units { weights, ..units }
+    };
     for (stage, part) in [
         (Stage::Attention, Part::Attention),
         (Stage::Recurrent, Part::Recurrent),
         (Stage::Ffn, Part::Ffn),
     ] {
-        push(stage, flops_of(part, tokens_f), read(part)? as f64, 0.0);
+        let mut units = multiplied(part, active(part), tokens_f)?;
+        if part == Part::Ffn {
+            units = shorter_last(units, outputs as f64);
+        }
+        push(stage, flops_of(part, tokens_f), read(part)? as f64, 0.0, units);
     }
-    let experts_bytes = experts_bytes(shape, types, tokens)?;
+    let union = experts_union(shape, tokens);
+    let of_one = active(Part::Experts);
     push(
         Stage::Experts,
         flops_of(Part::Experts, tokens_f),
-        experts_bytes,
+        read(Part::Experts)? as f64 * union,
         0.0,
+        shorter_last(
+            multiplied(Part::Experts, of_one * union, tokens_f / union)?,
+            outputs as f64 / experts_union(shape, outputs.max(1)),
+        ),
     );
-    let (flops, cache_bytes) = cache_work(shape, pass, types.kv)?;
-    push(Stage::Cache, flops, 0.0, cache_bytes);
+    let (flops, cache_bytes, pairs) = cache_work(shape, pass, types.kv)?;
+    let units = Units {
+        pairs,
+        tokens: pass.new_tokens as f64,
+        batch: pass.batch as f64,
+        ..Units::default()
+    };
+    push(Stage::Cache, flops, 0.0, cache_bytes, units);
     let output = output_part(shape);
     let output_bytes = if outputs > 0 {
         read(output)? as f64
@@ -184,6 +248,14 @@ pub fn work(shape: &Shape, pass: Pass, types: Types) -> Result<Vec<Work>> {
         flops_of(output, outputs as f64),
         output_bytes,
         0.0,
+        Units {
+            output_bytes: outputs as f64 * shape.vocabulary as f64 * 4.0,
+            ..multiplied(
+                output,
+                if outputs > 0 { active(output) } else { 0.0 },
+                outputs as f64,
+            )?
+        },
     );
     let mut other_bytes = 0.0;
     for part in [Part::Router, Part::Norm, Part::Other] {
@@ -193,17 +265,73 @@ pub fn work(shape: &Shape, pass: Pass, types: Types) -> Result<Vec<Work>> {
         let whole = shape.part(Part::Embedding).bytes(types.weights)? as f64;
         other_bytes += whole.min(read(Part::Embedding)? as f64 * tokens_f);
     }
+    let (nodes, elements) = small_operations(shape);
+    let units = Units {
+        nodes,
+        elements,
+        ..multiplied(Part::Router, active(Part::Router), tokens_f)?
+    };
     push(
         Stage::Other,
         flops_of(Part::Router, tokens_f),
         other_bytes,
         0.0,
+        units,
     );
     let total: f64 = works.iter().map(|work| work.flops + work.bytes()).sum();
     if !total.is_finite() {
         return Err(Error::TooLarge("the work of a pass"));
     }
     Ok(works)
+}
+
+/// Operations of a pass, as llama.cpp's graphs have them, and the numbers that those between
+/// the products write for each token. A few more or less make little difference: what they
+/// cost is small but for small models.
+fn small_operations(shape: &Shape) -> (f64, f64) {
+    // Norm, its weight, and the sum with what came in: two of each.
+    const OF_LAYER: f64 = 6.0;
+    // Three projections, two rotations, two writes to the cache, attention, output.
+    const OF_ATTENTION: f64 = 9.0;
+    // Up, gate, their product, down.
+    const OF_FFN: f64 = 4.0;
+    // Scores, their softmax, sorting, choosing, normalising; as a network; weighting.
+    const OF_EXPERTS: f64 = 14.0;
+    const OF_RECURRENT: f64 = 12.0;
+    // Embedding, norm, its weight, output.
+    const OF_MODEL: f64 = 4.0;
+    let hidden = shape.hidden as f64;
+    let (mut nodes, mut elements) = (OF_MODEL, 3.0 * hidden);
+    // Some have norms behind attention and network, and of queries and keys, as well.
+    let layers = shape.layers.len().max(1) as f64;
+    let norms = shape.part(Part::Norm).parameters as f64 / hidden / layers;
+    let more = (norms - 2.0).clamp(0.0, 8.0) * layers;
+    nodes += 2.0 * more;
+    elements += 2.0 * more * hidden;
+    for layer in &shape.layers {
+        nodes += OF_LAYER;
+        elements += OF_LAYER * hidden;
+        if let Some(attention) = layer.attention {
+            nodes += OF_ATTENTION;
+            let heads = (attention.heads + 2 * attention.kv_heads) as f64;
+            elements += heads * attention.key_length as f64;
+        }
+        if layer.recurrent.is_some() {
+            nodes += OF_RECURRENT;
+            elements += OF_RECURRENT * hidden;
+        }
+        if layer.ffn > 0 {
+            nodes += OF_FFN;
+            elements += layer.ffn as f64;
+        }
+        if let Some(experts) = layer.experts {
+            // The outputs of those that were chosen are added one by one.
+            nodes += OF_EXPERTS + experts.used as f64;
+            elements += experts.used as f64 * (experts.ffn as f64 + 2.0 * hidden);
+            elements += 4.0 * experts.count as f64 + experts.shared_ffn as f64;
+        }
+    }
+    (nodes, elements)
 }
 
 /// The matrix that logits are computed with.
@@ -215,12 +343,9 @@ fn output_part(shape: &Shape) -> Part {
     }
 }
 
-/// Bytes of the experts that `tokens` tokens use together: what one token reads, as many times
-/// as their union is larger. Layers that are never read are in neither.
-fn experts_bytes(shape: &Shape, types: Types, tokens: u64) -> Result<f64> {
-    let read_by_one = shape
-        .part(Part::Experts)
-        .bytes_read_per_token(types.weights)? as f64;
+/// How many times as many weights of experts `tokens` tokens use together as one does. Layers
+/// that are never read are in neither.
+fn experts_union(shape: &Shape, tokens: u64) -> f64 {
     // Layers weigh as much as their experts have parameters.
     let union = |tokens| -> f64 {
         let mixtures = shape.layers.iter().filter_map(|layer| layer.experts);
@@ -232,11 +357,11 @@ fn experts_bytes(shape: &Shape, types: Types, tokens: u64) -> Result<f64> {
             .sum()
     };
     let of_one = union(1);
-    Ok(if of_one > 0.0 {
-        read_by_one * union(tokens) / of_one
+    if of_one > 0.0 {
+        union(tokens) / of_one
     } else {
-        read_by_one
-    })
+        1.0
+    }
 }
 
 /// Pairs of a new token and one that it sees, of one sequence: `context + 1`, `context + 2`, …
@@ -256,9 +381,14 @@ fn pairs(context: u64, new: u64, window: Option<u64>) -> f64 {
     }
 }
 
-fn cache_work(shape: &Shape, pass: Pass, kv: NumberType) -> Result<(f64, f64)> {
+type Pairs = Vec<(Attention, f64, f64)>;
+
+/// FLOPs, bytes, and pairs of numbers for each new token of a sequence.
+fn cache_work(shape: &Shape, pass: Pass, kv: NumberType) -> Result<(f64, f64, Pairs)> {
     let mut flops = 0.0;
     let mut bytes = 0.0;
+    let mut kinds: Pairs = Vec::new();
+    let batch = pass.batch as f64;
     for layer in &shape.layers {
         if let Some(attention) = layer.attention {
             let pairs = pairs(
@@ -266,7 +396,16 @@ fn cache_work(shape: &Shape, pass: Pass, kv: NumberType) -> Result<(f64, f64)> {
                 pass.new_tokens,
                 attention.window_tokens,
             );
-            flops += attention.flops_per_cached_token() * pairs;
+            let layer_flops = attention.flops_per_cached_token() * pairs;
+            flops += layer_flops;
+            let of_token = layer_flops * batch / 2.0 / pass.new_tokens as f64;
+            match kinds.iter_mut().find(|(kind, ..)| *kind == attention) {
+                Some((_, layers, sum)) => {
+                    *layers += 1.0;
+                    *sum += of_token;
+                }
+                None => kinds.push((attention, 1.0, of_token)),
+            }
             let (keys, values) = attention.cached_values()?;
             let per_token = kv.bytes(keys)? as f64 + kv.bytes(values)? as f64;
             let window = attention.window_tokens.unwrap_or(u64::MAX);
@@ -280,7 +419,7 @@ fn cache_work(shape: &Shape, pass: Pass, kv: NumberType) -> Result<(f64, f64)> {
             bytes += 8.0 * values;
         }
     }
-    Ok((flops * pass.batch as f64, bytes * pass.batch as f64))
+    Ok((flops * batch, bytes * batch, kinds))
 }
 
 /// A low, a likely and a high share of what a machine can do at best.
@@ -291,6 +430,8 @@ pub type Interval = (f64, f64, f64);
 pub struct Efficiency {
     pub memory: Interval,
     pub compute: Interval,
+    /// Of each operation, however small: starting it, and waiting for the one before.
+    pub node: Seconds,
 }
 
 impl Default for Efficiency {
@@ -300,6 +441,7 @@ impl Default for Efficiency {
         Efficiency {
             memory: (0.6, 0.8, 0.92),
             compute: (0.4, 0.6, 0.8),
+            node: Seconds::ZERO,
         }
     }
 }
@@ -309,6 +451,7 @@ impl Efficiency {
     pub const IDEAL: Efficiency = Efficiency {
         memory: (1.0, 1.0, 1.0),
         compute: (1.0, 1.0, 1.0),
+        node: Seconds::ZERO,
     };
 
     fn checked(self) -> Result<Efficiency> {
@@ -340,7 +483,7 @@ pub enum Bound {
 }
 
 /// Seconds: at best, likely, at worst.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Seconds {
     pub best: f64,
     pub likely: f64,
@@ -352,7 +495,7 @@ pub struct StageTime {
     pub work: Work,
     pub memory_seconds: f64,
     pub compute_seconds: f64,
-    /// The longer of the two.
+    /// The longer of the two; by measured rates where there are any.
     pub seconds: Seconds,
     pub bound: Bound,
 }
@@ -390,7 +533,11 @@ pub fn time(
     let bandwidth = machine.memory_bytes_per_second.value;
     let stages: Vec<StageTime> = works
         .into_iter()
-        .map(|work| stage_time(work, bandwidth, peak, efficiency))
+        .map(|work| {
+            let rated = machine.rates.as_ref();
+            let rated = rated.and_then(|rates| rated_seconds(&work, types.kv, rates));
+            stage_time(work, bandwidth, peak, efficiency, rated)
+        })
         .collect();
     let total = |of: &dyn Fn(&StageTime) -> f64| stages.iter().map(of).sum::<f64>();
     let (flops, bytes) = (total(&|s| s.work.flops), total(&|s| s.work.bytes()));
@@ -428,22 +575,144 @@ pub fn time(
     })
 }
 
-fn stage_time(work: Work, bandwidth: f64, peak: f64, efficiency: Efficiency) -> StageTime {
+/// By measured rates; `None` where one is missing.
+fn rated_seconds(work: &Work, kv: NumberType, rates: &Rates) -> Option<Seconds> {
+    let units = &work.units;
+    let curves = match work.stage {
+        Stage::Experts => &rates.experts,
+        _ => &rates.products,
+    };
+    let mut seconds = rates.node.times(units.nodes);
+    let fixed = units.output_bytes * rates.seconds_per_output_byte
+        + match work.stage {
+            Stage::Other => rates.seconds_per_pass + units.tokens * rates.seconds_per_token,
+            _ => 0.0,
+        };
+    seconds = seconds.plus(Seconds {
+        best: fixed,
+        likely: fixed,
+        worst: fixed,
+    });
+    for &(matrix, parameters, tokens) in &units.weights {
+        if parameters > 0.0 && tokens > 0.0 {
+            let each = rates::product(curves, matrix)?.at(tokens)?;
+            seconds = seconds.plus(each.times(parameters));
+        }
+    }
+    // Sequences share one cache: each token is held against the cells of all, and a kernel
+    // that does not leave out what is masked computes as if they were one.
+    let tokens = match rates.computes_masked {
+        true => units.tokens * units.batch,
+        false => units.tokens,
+    };
+    for (kind, layers, pairs) in &units.pairs {
+        let each = rates::attention(&rates.attention, kv.name, kind)?.at(tokens)?;
+        let numbers = kind.flops_per_cached_token() / 2.0;
+        let least = layers * numbers * rates.min_cached_tokens as f64;
+        seconds = seconds.plus(each.times(pairs.max(least)));
+    }
+    if units.elements > 0.0 {
+        let each = rates.elements.at(units.tokens.max(1.0))?;
+        seconds = seconds.plus(each.times(units.elements));
+    }
+    Some(seconds)
+}
+
+/// The time of one sequence's prompt, which is computed in passes of at most `micro_batch`
+/// tokens.
+pub fn prompt_time(
+    shape: &Shape,
+    (tokens, micro_batch): (u64, u64),
+    types: Types,
+    machine: &Machine,
+    efficiency: Efficiency,
+) -> Result<PassTime> {
+    let micro_batch = checked::count("the tokens of a pass", micro_batch)?;
+    let tokens = checked::count("the prompt", tokens)?;
+    // Passes in between grow evenly: the first, the last, and how many there are is enough.
+    let pass = |context_tokens: u64, output_tokens| Pass {
+        batch: 1,
+        new_tokens: micro_batch.min(tokens - context_tokens),
+        context_tokens,
+        output_tokens,
+    };
+    let time = |pass| time(shape, pass, types, machine, efficiency);
+    let last_begin = (tokens - 1) / micro_batch * micro_batch;
+    let last = time(pass(last_begin, 1))?;
+    if last_begin == 0 {
+        return Ok(last);
+    }
+    let (first, before) = (
+        time(pass(0, 0))?,
+        time(pass(last_begin - micro_batch, 0))?,
+    );
+    let full = (last_begin / micro_batch) as f64;
+    let mean = |of: fn(&PassTime) -> f64| full * (of(&first) + of(&before)) / 2.0 + of(&last);
+    let seconds = Seconds {
+        best: mean(|time| time.seconds.best),
+        likely: mean(|time| time.seconds.likely),
+        worst: mean(|time| time.seconds.worst),
+    };
+    let (flops, bytes) = (mean(|time| time.flops), mean(|time| time.bytes));
+    Ok(PassTime {
+        pass: Pass::prompt(1, tokens),
+        seconds,
+        flops,
+        bytes,
+        flop_per_byte: flops / bytes.max(1.0),
+        tokens_per_second: tokens as f64 / seconds.likely,
+        ..first
+    })
+}
+
+/// A pass whose layers are computed one after the other on two machines, the first of which
+/// has a share of the weights.
+pub fn split(first: PassTime, second: &PassTime, first_share: f64) -> Result<PassTime> {
+    checked::not_negative("the share of the first machine", first_share)?;
+    let share = first_share.min(1.0);
+    let (of_first, of_second) = (
+        first.seconds.times(share),
+        second.seconds.times(1.0 - share),
+    );
+    let seconds = of_first.plus(of_second);
+    let slower = of_second.likely > of_first.likely;
+    Ok(PassTime {
+        bound: if slower { second.bound } else { first.bound },
+        tokens_per_second: first.tokens_per_second * first.seconds.likely / seconds.likely,
+        seconds,
+        ..first
+    })
+}
+
+fn stage_time(
+    work: Work,
+    bandwidth: f64,
+    peak: f64,
+    efficiency: Efficiency,
+    rated: Option<Seconds>,
+) -> StageTime {
     let memory = work.bytes() / bandwidth;
     let compute = work.flops / peak;
     let (low_memory, likely_memory, high_memory) = efficiency.memory;
     let (low_compute, likely_compute, high_compute) = efficiency.compute;
     let longer = |m: f64, c: f64| (memory / m).max(compute / c);
-    let (memory_seconds, compute_seconds) = (memory / likely_memory, compute / likely_compute);
+    let modelled = Seconds {
+        best: longer(high_memory, high_compute),
+        likely: longer(likely_memory, likely_compute),
+        worst: longer(low_memory, low_compute),
+    }
+    .plus(efficiency.node.times(work.units.nodes));
+    let memory_seconds = memory / likely_memory;
+    // What is measured and longer than reading takes is computing.
+    let compute_seconds = match rated {
+        Some(rated) if rated.likely > memory_seconds / READS_AT_LEAST => rated.likely,
+        _ => compute / likely_compute,
+    };
     StageTime {
         work,
         memory_seconds,
         compute_seconds,
-        seconds: Seconds {
-            best: longer(high_memory, high_compute),
-            likely: longer(likely_memory, likely_compute),
-            worst: longer(low_memory, low_compute),
-        },
+        seconds: rated.unwrap_or(modelled),
         bound: if compute_seconds > memory_seconds {
             Bound::Compute
         } else {
@@ -451,6 +720,9 @@ fn stage_time(work: Work, bandwidth: f64, peak: f64, efficiency: Efficiency) -> 
         },
     }
 }
+
+/// A stage is bound by memory if it reads at no less than this share of what it could.
+const READS_AT_LEAST: f64 = 0.7;
 
 #[cfg(test)]
 mod tests {

@@ -13,6 +13,8 @@ mod decoder;
 mod families;
 mod model;
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::checked;
@@ -122,7 +124,7 @@ impl Part {
     ];
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PartSum {
     pub part: Part,
     pub parameters: u64,
@@ -131,10 +133,21 @@ pub struct PartSum {
     pub stored: Option<Stored>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Stored {
     pub bytes: u64,
     pub bytes_read_per_token: u64,
+    /// Parameters in matrices of each shape and type.
+    #[serde(skip)]
+    pub matrices: BTreeMap<Matrix, u64>,
+}
+
+/// A matrix that tokens are multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Matrix {
+    pub columns: u64,
+    pub rows: u64,
+    pub ty: &'static str,
 }
 
 /// Weights as the file has them, or all of one type.
@@ -149,7 +162,7 @@ impl Shape {
     /// The part's sums; zeros where the model has none of it.
     pub fn part(&self, part: Part) -> PartSum {
         let found = self.parts.iter().find(|sum| sum.part == part);
-        found.copied().unwrap_or(PartSum {
+        found.cloned().unwrap_or(PartSum {
             part,
             parameters: 0,
             active_parameters: 0,
@@ -186,7 +199,7 @@ impl PartSum {
     pub fn bytes(&self, weights: Weights) -> Result<u64> {
         match weights {
             Weights::All(ty) => ty.bytes(self.parameters),
-            Weights::AsStored => self.stored().map(|stored| stored.bytes),
+            Weights::AsStored => Ok(self.stored()?.map_or(0, |stored| stored.bytes)),
         }
     }
 
@@ -194,18 +207,43 @@ impl PartSum {
     pub fn bytes_read_per_token(&self, weights: Weights) -> Result<u64> {
         match weights {
             Weights::All(ty) => ty.bytes(self.active_parameters),
-            Weights::AsStored => self.stored().map(|stored| stored.bytes_read_per_token),
+            Weights::AsStored => {
+                let stored = self.stored()?;
+                Ok(stored.map_or(0, |stored| stored.bytes_read_per_token))
+            }
         }
     }
 
-    fn stored(&self) -> Result<Stored> {
-        if self.parameters == 0 {
-            return Ok(Stored {
-                bytes: 0,
-                bytes_read_per_token: 0,
-            });
+    /// Which share of the parameters is in which matrices.
+    pub fn matrix_shares(&self, weights: Weights) -> Result<Vec<(Matrix, f64)>> {
+        /// Where only a number of parameters is known.
+        const USUAL: (u64, u64) = (4096, 11008);
+        let all = self.parameters.max(1) as f64;
+        let stored = self.stored.as_ref().map(|stored| &stored.matrices);
+        let known = stored.into_iter().flatten();
+        match weights {
+            Weights::AsStored => {
+                self.stored()?;
+                Ok(known.map(|(matrix, n)| (*matrix, *n as f64 / all)).collect())
+            }
+            Weights::All(NumberType { name: ty, .. }) => {
+                let retyped = known.map(|(matrix, n)| (Matrix { ty, ..*matrix }, *n as f64 / all));
+                let retyped: Vec<_> = retyped.collect();
+                let (columns, rows) = USUAL;
+                Ok(match retyped.is_empty() {
+                    true => vec![(Matrix { columns, rows, ty }, 1.0)],
+                    false => retyped,
+                })
+            }
         }
-        self.stored.ok_or(Error::Absurd {
+    }
+
+    /// `None` where there is nothing to store.
+    fn stored(&self) -> Result<Option<&Stored>> {
+        if self.parameters == 0 {
+            return Ok(None);
+        }
+        self.stored.as_ref().map(Some).ok_or(Error::Absurd {
             what: "the weight type",
             value: "that of the file".to_owned(),
             wanted: "a config.json has no types: name one, such as f16 or q4_K",
@@ -227,6 +265,18 @@ impl Attention {
             checked::product("the keys of a token", &[self.kv_heads, self.key_length])?,
             checked::product("the values of a token", &[self.kv_heads, self.value_length])?,
         ))
+    }
+
+    /// Heads of queries, heads of keys, and the lengths of keys and values as they are
+    /// multiplied: of latent attention the latent itself, once for all heads.
+    pub fn as_computed(&self) -> [u64; 4] {
+        match self.latent {
+            Some(latent) => {
+                let key_length = latent.kv_rank.saturating_add(latent.rope_length);
+                [self.heads, 1, key_length, latent.kv_rank]
+            }
+            None => [self.heads, self.kv_heads, self.key_length, self.value_length],
+        }
     }
 
     /// Multiplications and additions of one token over one token of the cache.

@@ -161,7 +161,7 @@ proptest! {
     fn absurd_efficiencies_and_drafts_are_errors(low in any_number(), likely in any_number(),
                                                  acceptance in any_number(), draft in any_count()) {
         let (shape, machine) = (shape("llama-3-8b"), machine("A100 SXM 80GB"));
-        let efficiency = Efficiency { memory: (low, likely, 1.0), compute: (likely, likely, likely) };
+        let efficiency = Efficiency { memory: (low, likely, 1.0), compute: (likely, likely, likely), node: Default::default() };
         if let Ok(time) = time(&shape, Pass::decode(1, 1), types(), &machine, efficiency) {
             prop_assert!(time.seconds.likely > 0.0 && time.seconds.best <= time.seconds.worst);
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gguf::{Component, GgmlType, Model, Question, Summary};
 
 use super::{
-    Attention, Experts, Latent, Layer, MAX_LAYERS, Part, PartSum, Recurrent, Shape, Stored,
+    Attention, Experts, Latent, Layer, MAX_LAYERS, Matrix, Part, PartSum, Recurrent, Shape, Stored,
 };
 use crate::checked;
 use crate::error::{Error, Result};
@@ -44,6 +44,7 @@ impl Shape {
                 layer_of(model, layer, own_cache, content, &states)
             })
             .collect::<Result<Vec<Layer>>>()?;
+        let mut matrices = matrices(model);
         let mut parts: Vec<PartSum> = Vec::new();
         for sum in &summary.components {
             let part = part_of(sum.component);
@@ -54,10 +55,11 @@ impl Shape {
                 stored: Some(Stored {
                     bytes: sum.size_bytes,
                     bytes_read_per_token: sum.bytes_read_per_token,
+                    matrices: matrices.remove(&part).unwrap_or_default(),
                 }),
             };
             match parts.iter_mut().find(|known| known.part == part) {
-                Some(known) => *known = joined(*known, added)?,
+                Some(known) => join(known, added)?,
                 None => parts.push(added),
             }
         }
@@ -77,24 +79,38 @@ impl Shape {
     }
 }
 
-fn joined(a: PartSum, b: PartSum) -> Result<PartSum> {
-    let what = "the size of a part";
-    let stored = match (a.stored, b.stored) {
-        (Some(a), Some(b)) => Some(Stored {
-            bytes: checked::sum(what, [a.bytes, b.bytes])?,
-            bytes_read_per_token: checked::sum(
-                what,
-                [a.bytes_read_per_token, b.bytes_read_per_token],
-            )?,
-        }),
-        (a, b) => a.or(b),
+fn join(known: &mut PartSum, other: PartSum) -> Result<()> {
+    let add = |a: &mut u64, b: u64| -> Result<()> {
+        *a = checked::sum("the size of a part", [*a, b])?;
+        Ok(())
     };
-    Ok(PartSum {
-        part: a.part,
-        parameters: checked::sum(what, [a.parameters, b.parameters])?,
-        active_parameters: checked::sum(what, [a.active_parameters, b.active_parameters])?,
-        stored,
-    })
+    add(&mut known.parameters, other.parameters)?;
+    add(&mut known.active_parameters, other.active_parameters)?;
+    if let (Some(known), Some(other)) = (&mut known.stored, other.stored) {
+        add(&mut known.bytes, other.bytes)?;
+        add(&mut known.bytes_read_per_token, other.bytes_read_per_token)?;
+        // Of all components of a part, with the first of them.
+        known.matrices.extend(other.matrices);
+    }
+    Ok(())
+}
+
+/// Parameters of each part, by matrix.
+fn matrices(model: &Model) -> BTreeMap<Part, BTreeMap<Matrix, u64>> {
+    let mut found: BTreeMap<Part, BTreeMap<Matrix, u64>> = BTreeMap::new();
+    // Vectors are added and multiplied, no products.
+    for tensor in model.tensors().iter().filter(|tensor| tensor.n_dims > 1) {
+        let matrix = Matrix {
+            columns: tensor.ne[0],
+            rows: tensor.ne[1],
+            ty: tensor.ty.name(),
+        };
+        let part = part_of(tensor.meaning.component.name());
+        let of_part = found.entry(part).or_default();
+        let parameters = of_part.entry(matrix).or_default();
+        *parameters = parameters.saturating_add(tensor.ne.iter().product());
+    }
+    found
 }
 
 fn part_of(component: &str) -> Part {
