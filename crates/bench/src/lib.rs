@@ -1,6 +1,8 @@
 //! `tensorscope bench`: measurements that compare things within one run.
 
+mod estimate;
 mod feed;
+pub mod machine;
 mod program;
 
 use std::{
@@ -33,6 +35,7 @@ enum What {
     Overhead(OverheadArgs),
     Ceilings(CeilingsArgs),
     Feed(feed::Args),
+    Estimate(estimate::Args),
 }
 
 /// What the hardware allows: sequential reads of the model's disk, and reads of memory
@@ -123,6 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         What::Overhead(args) => overhead(&args),
         What::Ceilings(args) => ceilings(&args),
         What::Feed(args) => feed::run(&args),
+        What::Estimate(args) => estimate::run(&args),
     }
 }
 

@@ -1,6 +1,8 @@
 //! `tensorscope estimate`: memory, speed and batch of a model that nobody has run here, or has.
 
+mod disk;
 mod machine;
+mod measured;
 mod memory;
 mod text;
 
@@ -10,10 +12,12 @@ use std::{
 };
 
 use anyhow::{anyhow, bail};
+use bench::machine::{Measure, Wanted};
 use estimate::{
     Machine, Machines, NumberType, Shape, attention, batch,
     fit::{self, Fit},
     kv,
+    machines::Kind,
     precision::{self, Comparison},
     roofline::{self, Pass, PassTime, Types},
     search::{self, Cluster, Found},
@@ -23,7 +27,7 @@ use estimate::{
 use gguf::GgmlType;
 use rundir::error::reason;
 use serde::Serialize;
-use terminal::text::size;
+use terminal::{runs::open_run, text::size};
 
 use self::memory::Memory;
 use crate::engine_args::{When, cache_type};
@@ -47,11 +51,13 @@ Examples:
   tensorscope estimate --like llama-2-7b --machine 'H100 SXM' --type f16 --latency 50ms
   tensorscope estimate config.json --type bf16 --machine H200 --versus q8_0
   tensorscope estimate --like llama-3-8b --machine 'A100 SXM 80GB' --draft 5:0.8
+  tensorscope estimate --like mixtral-8x7b --type q4_K --machine 'RTX 4090' --gpu-layers 20
+  tensorscope estimate RUN --versus OTHER-RUN        # measured, side by side
   tensorscope estimate --like llama-2-7b --machine 'H100 SXM' --train 64
   tensorscope estimate --list-machines")]
 pub struct Args {
-    /// Model file, or a config.json of Hugging Face
-    #[arg(value_name = "MODEL|CONFIG", required_unless_present_any = ["like", "list_machines"])]
+    /// Model file, a config.json of Hugging Face, or a run, whose measured times are used
+    #[arg(value_name = "MODEL|CONFIG|RUN", required_unless_present_any = ["like", "list_machines"])]
     source: Option<PathBuf>,
 
     /// The shape of a published model (see `tensorscope synth --list`)
@@ -94,6 +100,26 @@ pub struct Args {
     #[arg(long = "flash-attn", value_name = "WHEN", default_value = "auto")]
     flash_attention: When,
 
+    /// Layers on the GPU, the output being one more [default: all, of a machine that is a GPU]
+    #[arg(long, alias = "ngl", alias = "n-gpu-layers", value_name = "N")]
+    gpu_layers: Option<u32>,
+
+    /// GPUs of that kind, over which layers are spread evenly
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    gpus: u32,
+
+    /// Tokens of a block, for a KV cache in pages
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    page_tokens: u64,
+
+    /// Tokens that all sequences begin with, which pages keep once
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    shared_prefix: u64,
+
+    /// Bytes per second of the disk, for a model that does not fit: 2.1G [default: measured]
+    #[arg(long, value_name = "RATE", value_parser = size)]
+    disk: Option<u64>,
+
     /// Threads [default: all cores]
     #[arg(short, long, value_name = "N")]
     threads: Option<u16>,
@@ -114,12 +140,16 @@ pub struct Args {
     #[arg(long)]
     list_machines: bool,
 
+    /// Measure this machine again instead of using what was kept
+    #[arg(long)]
+    measure: bool,
+
     /// Longest time between two tokens of a sequence, for the best batch: 50ms
     #[arg(long, value_name = "TIME", value_parser = terminal::text::duration)]
     latency: Option<std::time::Duration>,
 
-    /// The same model with weights of another type beside it
-    #[arg(long, value_name = "TYPE")]
+    /// The same model with weights of another type beside it; or, beside a run, another run
+    #[arg(long, value_name = "TYPE|RUN")]
     versus: Option<String>,
 
     /// Speculation: tokens of a draft, and the share of them that is accepted
@@ -154,12 +184,21 @@ struct Estimate {
     machine: Machine,
     memory: Memory,
     kv: kv::KvSize,
-    /// In blocks of 16 tokens instead of one piece a sequence, each half full.
+    /// In pages instead of one piece a sequence, each half full.
     kv_paged: kv::Occupancy,
     kv_contiguous: kv::Occupancy,
     prompt: PassTime,
     token: PassTime,
     batch: batch::Advice,
+    /// What the disk gives, where memory is too small.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<disk::Disk>,
+    /// What a run's evaluations took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured: Option<measured::Measured>,
+    /// What two runs' evaluations took, side by side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    measured_versus: Option<Vec<measured::Pair>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     versus: Option<Comparison>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -198,6 +237,8 @@ struct Subject {
     types: Types,
     /// A file, or a header of one, for llama.cpp to look at.
     file: Option<memory::Header>,
+    /// Of a run.
+    measured: Option<measured::Measured>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -217,6 +258,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+#[allow(dead_code)]
 /// What `estimate --json` says for these arguments, those behind the command's name.
 pub fn json(arguments: &[String]) -> anyhow::Result<serde_json::Value> {
     #[derive(clap::Parser)]
@@ -249,6 +291,7 @@ fn subject(args: &Args) -> anyhow::Result<Subject> {
             shape: Shape::from_model(&model)?,
             types: Types::stored(cache),
             file: Some(file),
+            measured: None,
         });
     }
     let path = args.source.as_deref().unwrap_or(Path::new(""));
@@ -266,23 +309,64 @@ fn subject(args: &Args) -> anyhow::Result<Subject> {
             shape,
             types: Types::of(weights, cache),
             file: None,
+            measured: None,
         });
     }
     if weights.is_some() {
         bail!("--type: the model file says its types; --versus asks about another one");
     }
-    let model = gguf::Model::open(path)?;
+    let (model, measured) = match path.is_dir() {
+        true => {
+            let run = open_run(path)?;
+            (crate::plan::model_of(&run)?, Some(measured::of(&run)?))
+        }
+        false => (gguf::Model::open(path)?, None),
+    };
+    let first = model.files().first().map(|file| file.path.clone());
     Ok(Subject {
         name,
         shape: Shape::from_model(&model)?,
         types: Types::stored(cache),
-        file: Some(memory::Header::of_file(path)),
+        file: first.map(|path| memory::Header::of_file(&path)),
+        measured,
     })
 }
 
+/// What can be refused before anything is read or measured.
+fn check(args: &Args) -> anyhow::Result<()> {
+    /// llama.cpp takes memory of ours for each token of a context, without a model too.
+    const MAX_CONTEXT: u32 = 1 << 26;
+    if args.context < args.parallel {
+        bail!(
+            "--ctx-size: {} tokens are fewer than {} sequences, which share them",
+            args.context,
+            args.parallel
+        );
+    }
+    if args.context > MAX_CONTEXT {
+        bail!("--ctx-size: {} tokens; at most {MAX_CONTEXT}", args.context);
+    }
+    if args.disk == Some(0) {
+        bail!("--disk: a disk that reads nothing gives no tokens");
+    }
+    if args.shared_prefix > u64::from(args.context / args.parallel) {
+        bail!(
+            "--shared-prefix: {} tokens are more than a sequence has",
+            args.shared_prefix
+        );
+    }
+    Ok(())
+}
+
 fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
+    check(args)?;
     let subject = &subject(args)?;
-    let machine = machine::find(table, &args.machine, args.threads)?;
+    let measure = match args.measure {
+        true => Measure::Again,
+        false => Measure::Once,
+    };
+    let wanted = wanted(args, subject)?;
+    let machine = machine::find(table, &args.machine, args.threads, &wanted, measure)?;
     let efficiency = machine::efficiency(&machine);
     let Subject { shape, types, .. } = subject;
     let (shape, types) = (shape, *types);
@@ -292,8 +376,13 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
         .prompt_tokens
         .map_or((per_sequence / 2).max(1), u64::from);
     let budget_bytes = args.memory.unwrap_or(machine.memory_bytes());
-    let memory = Memory::new(args, subject, budget_bytes)?;
-    let lengths = vec![kv::Sequence::new(per_sequence.div_ceil(2)); sequences as usize];
+    let memory = Memory::new(args, subject, &machine, budget_bytes)?;
+    let half = per_sequence.div_ceil(2).max(args.shared_prefix);
+    let lengths = match args.shared_prefix {
+        0 => kv::Sequence::new(half),
+        prefix => kv::Sequence::sharing(half, 0, prefix),
+    };
+    let lengths = vec![lengths; sequences as usize];
     let placed = |placing| kv::occupancy(shape, types.kv, &lengths, placing);
     let time = |pass| roofline::time(shape, pass, types, &machine, efficiency);
     let mut question = batch::Question::new(shape, types, &machine, per_sequence);
@@ -301,7 +390,18 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
     question.budget_bytes = budget_bytes;
     question.other_bytes = memory.compute_bytes;
     question.max_latency_seconds = args.latency.map(|latency| latency.as_secs_f64());
-    let versus = args.versus.as_deref().map(|name| {
+    question.measured = subject.measured.as_ref().map(|measured| measured.table());
+    let other_run = args.versus.as_deref().filter(|name| Path::new(name).is_dir());
+    let measured_versus = match (&subject.measured, other_run) {
+        (_, None) => None,
+        (None, Some(_)) => bail!("--versus: a run is compared with a run; give one instead of the model"),
+        (Some(mine), Some(path)) => {
+            let other = measured::of(&open_run(Path::new(path))?)?;
+            Some(measured::pairs(mine, &other))
+        }
+    };
+    let versus = args.versus.as_deref().filter(|_| other_run.is_none());
+    let versus = versus.map(|name| {
         let other = Types::of(NumberType::from_name(name)?, types.kv);
         let batches = [1, 2, 4, 8, 16, 32, 64, 128, 256];
         precision::compare(
@@ -350,6 +450,18 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
             Ok(search::search(&model, &job, &cluster, 3)?)
         })
         .transpose()?;
+    let micro_batch = u64::from(args.micro_batch);
+    let prompt = (prompt_tokens, micro_batch);
+    let prompt = roofline::prompt_time(shape, prompt, types, &machine, efficiency)?;
+    let mut token = time(Pass::decode(sequences, per_sequence))?;
+    if args.gpu_layers.is_some() && machine.kind == Kind::Gpu {
+        // The other layers are computed here.
+        let host = machine::find(table, "this", args.threads, &wanted, measure)?;
+        let efficiency = machine::efficiency(&host);
+        let pass = Pass::decode(sequences, per_sequence);
+        let on_host = roofline::time(shape, pass, types, &host, efficiency)?;
+        token = roofline::split(token, &on_host, memory.offloaded_share())?;
+    }
     Ok(Estimate {
         model: Described {
             name: shape.name.clone().unwrap_or_else(|| subject.name.clone()),
@@ -359,13 +471,18 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
             weight_bytes: shape.weight_bytes(types.weights)?,
         },
         kv: kv::at_context(shape, types.kv, per_sequence)?,
-        kv_paged: placed(kv::Placing::Paged { block_tokens: 16 })?,
+        kv_paged: placed(kv::Placing::Paged {
+            block_tokens: args.page_tokens,
+        })?,
         kv_contiguous: placed(kv::Placing::Contiguous {
             max_context_tokens: per_sequence,
         })?,
-        prompt: time(Pass::prompt(1, prompt_tokens))?,
-        token: time(Pass::decode(sequences, per_sequence))?,
+        prompt,
+        disk: disk::of(args, subject, &memory, &machine, &token)?,
+        token,
         batch: batch::advise(&question)?,
+        measured: subject.measured.clone(),
+        measured_versus,
         versus: versus.transpose()?,
         draft: drafted.transpose()?,
         attention,
@@ -374,6 +491,18 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
         memory,
         machine,
     })
+}
+
+/// The kernels whose speed matters.
+fn wanted(args: &Args, subject: &Subject) -> anyhow::Result<Wanted> {
+    let mut wanted = Wanted::default();
+    wanted.add(&subject.shape, subject.types)?;
+    let versus = args.versus.as_deref();
+    if let Some(name) = versus.filter(|name| !Path::new(name).is_dir()) {
+        let other = Types::of(NumberType::from_name(name)?, subject.types.kv);
+        wanted.add(&subject.shape, other)?;
+    }
+    Ok(wanted)
 }
 
 fn attention_io(shape: &Shape, machine: &Machine, tokens: u64) -> anyhow::Result<Attention> {

@@ -157,7 +157,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The model that a run was recorded with, if it is still there.
-fn model_of(run: &Run) -> anyhow::Result<gguf::Model> {
+pub fn model_of(run: &Run) -> anyhow::Result<gguf::Model> {
     let described = run.metadata().and_then(|metadata| metadata.model.as_ref());
     let file = described.and_then(|model| model.files.first());
     let (Some(described), Some(file)) = (described, file) else {

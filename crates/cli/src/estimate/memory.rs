@@ -3,13 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
 use engine::{
+    absent::AbsentGpu,
     context::{Context, ContextProps, FlashAttention},
-    memory::BufferMemory,
+    memory::{BufferMemory, Offload},
     model::Model,
 };
-use estimate::{NumberType, kv, shape::Weights};
+use estimate::{Machine, NumberType, kv, machines::Kind, shape::Weights};
 use gguf::{GgmlType, write::Split};
 use launch::planning;
 use serde::Serialize;
@@ -21,14 +22,14 @@ use crate::engine_args::When;
 pub struct Header {
     path: PathBuf,
     /// Removed when the question is answered.
-    _folder: Option<tempfile::TempDir>,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl Header {
     pub fn of_file(path: &Path) -> Header {
         Header {
             path: path.to_owned(),
-            _folder: None,
+            folder: None,
         }
     }
 
@@ -46,12 +47,17 @@ impl Header {
         written.map_err(|error| anyhow!("{error}"))?;
         Ok(Header {
             path,
-            _folder: Some(folder),
+            folder: Some(folder),
         })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Nothing can be read behind its header.
+    pub fn is_a_hole(&self) -> bool {
+        self.folder.is_some()
     }
 }
 
@@ -66,6 +72,8 @@ pub struct Memory {
     pub context_bytes: u64,
     pub compute_bytes: u64,
     pub bytes: u64,
+    /// What has to fit in the budget: all of it, or what the fullest GPU has.
+    pub budgeted_bytes: u64,
     pub budget_bytes: u64,
     pub fits: bool,
     /// What would make it fit, the cheapest first.
@@ -99,7 +107,12 @@ struct Setting {
 }
 
 impl Memory {
-    pub fn new(args: &Args, subject: &Subject, budget_bytes: u64) -> anyhow::Result<Memory> {
+    pub fn new(
+        args: &Args,
+        subject: &Subject,
+        machine: &Machine,
+        budget_bytes: u64,
+    ) -> anyhow::Result<Memory> {
         let now = Setting {
             context: u64::from(args.context),
             micro_batch: u64::from(args.micro_batch),
@@ -111,7 +124,7 @@ impl Memory {
                 When::Off => FlashAttention::Off,
             },
         };
-        let asker = Asker::new(args, subject)?;
+        let asker = Asker::new(args, subject, offload(args, machine, budget_bytes)?)?;
         let devices = asker.devices(now)?;
         let sum = |of: fn(&Device) -> u64| devices.iter().map(of).sum::<u64>();
         let (weights, context, compute) = (
@@ -120,7 +133,8 @@ impl Memory {
             sum(|d| d.compute_bytes),
         );
         let bytes = weights + context + compute;
-        let fits = bytes <= budget_bytes;
+        let budgeted_bytes = budgeted(&devices);
+        let fits = budgeted_bytes <= budget_bytes;
         Ok(Memory {
             asked: match asker.model {
                 Some(_) => "llama.cpp",
@@ -131,33 +145,95 @@ impl Memory {
             context_bytes: context,
             compute_bytes: compute,
             bytes,
+            budgeted_bytes,
             budget_bytes,
             fits,
             ways: match fits {
                 true => Vec::new(),
-                false => asker.ways(now, context + compute, budget_bytes)?,
+                false => asker.ways(now, budgeted_bytes, budget_bytes)?,
             },
         })
     }
 }
 
+impl Memory {
+    /// Share of the weights that GPUs have; 1 where there are none to share with.
+    pub fn offloaded_share(&self) -> f64 {
+        let on_gpus = self.devices.iter().filter(|device| device.is_gpu());
+        let bytes: u64 = on_gpus.map(|device| device.weight_bytes).sum();
+        // Rows of embeddings are looked up on the processor in any case.
+        bytes as f64 / self.weight_bytes.max(1) as f64
+    }
+}
+
+impl Device {
+    pub fn is_gpu(&self) -> bool {
+        self.name.starts_with("GPU")
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.weight_bytes + self.context_bytes + self.compute_bytes
+    }
+}
+
+/// What has to fit in the budget: all of it, or on GPUs the fullest of them.
+fn budgeted(devices: &[Device]) -> u64 {
+    let on_gpus = devices.iter().filter(|device| device.is_gpu());
+    let fullest = on_gpus.map(Device::bytes).max();
+    fullest.unwrap_or_else(|| devices.iter().map(Device::bytes).sum())
+}
+
+/// Which layers go where: onto GPUs of a budget each, if the machine is one.
+fn offload(args: &Args, machine: &Machine, budget_bytes: u64) -> anyhow::Result<Offload> {
+    if machine.kind != Kind::Gpu {
+        return match args.gpu_layers {
+            None | Some(0) => Ok(Offload::default()),
+            Some(_) => bail!(
+                "--gpu-layers: {} is not a GPU; name one with --machine",
+                machine.name
+            ),
+        };
+    }
+    let gpu = AbsentGpu {
+        memory_bytes: budget_bytes,
+    };
+    Ok(Offload {
+        gpus: vec![gpu; args.gpus as usize],
+        layers: args.gpu_layers,
+    })
+}
+
+/// Ways that are named at most.
+const WANTED: usize = 3;
+
 struct Asker<'a> {
     subject: &'a Subject,
+    offload: Offload,
     sequences: u64,
     threads: Option<u16>,
     model: Option<Model>,
 }
 
 impl<'a> Asker<'a> {
-    fn new(args: &Args, subject: &'a Subject) -> anyhow::Result<Asker<'a>> {
+    fn new(args: &Args, subject: &'a Subject, offload: Offload) -> anyhow::Result<Asker<'a>> {
+        let of = (u64::from(args.parallel), args.threads);
+        Asker::load(subject, offload, of)
+    }
+
+    fn load(
+        subject: &'a Subject,
+        offload: Offload,
+        (sequences, threads): (u64, Option<u16>),
+    ) -> anyhow::Result<Asker<'a>> {
         let file = subject.file.as_ref();
         let model = file
-            .map(|file| Model::load_header(file.path()))
+            .map(|file| Model::load_header(file.path(), &offload))
             .transpose()?;
         Ok(Asker {
             subject,
-            sequences: u64::from(args.parallel),
-            threads: args.threads,
+            offload,
+            sequences,
+            threads,
             model,
         })
     }
@@ -219,7 +295,79 @@ impl<'a> Asker<'a> {
     }
 
     /// Up to three changes that make it fit, those first that cost the least quality.
-    fn ways(&self, now: Setting, beside_bytes: u64, budget: u64) -> anyhow::Result<Vec<Way>> {
+    fn ways(&self, now: Setting, taken_bytes: u64, budget: u64) -> anyhow::Result<Vec<Way>> {
+        if !self.offload.gpus.is_empty() {
+            let mut ways = self.fewer_layers(now, budget)?;
+            ways.extend(self.settings(now, budget));
+            ways.truncate(WANTED);
+            return Ok(ways);
+        }
+        let weights = self.weight_bytes()?;
+        let beside_bytes = taken_bytes.saturating_sub(weights);
+        let mut ways = self.settings(now, budget);
+        for name in ["q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K"] {
+            let smaller = Weights::All(NumberType::from_name(name)?);
+            let bytes = self.subject.shape.weight_bytes(smaller)?;
+            let bytes_then = bytes.saturating_add(beside_bytes);
+            if bytes < weights && bytes_then <= budget {
+                ways.push(Way {
+                    change: format!("weights in {name} (llama-quantize)"),
+                    bytes: bytes_then,
+                    costs: "smaller weights",
+                });
+            }
+        }
+        ways.truncate(WANTED);
+        if ways.len() < WANTED && budget > beside_bytes {
+            ways.push(Way {
+                change: format!("tensorscope run --memory {}M", budget >> 20),
+                bytes: budget,
+                costs: "the rest of the weights is read from disk for each token (see `plan`)",
+            });
+        }
+        Ok(ways)
+    }
+
+    fn weight_bytes(&self) -> anyhow::Result<u64> {
+        let Subject { shape, types, .. } = self.subject;
+        Ok(shape.weight_bytes(types.weights)?)
+    }
+
+    /// The most layers that fit on the GPUs, the rest being computed by the processor.
+    fn fewer_layers(&self, now: Setting, budget: u64) -> anyhow::Result<Vec<Way>> {
+        let layers = self.subject.shape.layers.len() as u32;
+        let taken = |layers: u32| -> anyhow::Result<u64> {
+            let fewer = Asker::load(
+                self.subject,
+                Offload {
+                    layers: Some(layers),
+                    ..self.offload.clone()
+                },
+                (self.sequences, self.threads),
+            )?;
+            Ok(budgeted(&fewer.devices(now)?))
+        };
+        // More layers take more memory: halving finds the most.
+        let (mut fits, mut too_many) = (None, self.offload.layers.unwrap_or(layers + 1));
+        let mut low = 0;
+        while low < too_many {
+            let middle = low + (too_many - low) / 2;
+            let bytes = taken(middle)?;
+            match bytes <= budget {
+                true => (fits, low) = (Some((middle, bytes)), middle + 1),
+                false => too_many = middle,
+            }
+        }
+        let way = |(layers, bytes)| Way {
+            change: format!("--gpu-layers {layers}"),
+            bytes,
+            costs: "the other layers are computed by the processor",
+        };
+        Ok(fits.map(way).into_iter().collect())
+    }
+
+    /// Changes of the context that make it fit.
+    fn settings(&self, now: Setting, budget: u64) -> Vec<Way> {
         let quantised = |ty, setting| Setting {
             key_type: ty,
             value_type: ty,
@@ -269,47 +417,15 @@ impl<'a> Asker<'a> {
                 "slower prompts, a KV cache of 8 bits, half the context",
             ),
         ];
-        const WANTED: usize = 3;
-        let mut ways = Vec::new();
-        for (change, setting, costs) in tried {
+        let way = |(change, setting, costs)| {
             // Some types are not for some models.
-            let Ok(devices) = self.devices(setting) else {
-                continue;
-            };
-            let bytes = devices
-                .iter()
-                .map(|d| d.weight_bytes + d.context_bytes + d.compute_bytes)
-                .sum();
-            ways.push(Way {
+            let bytes = budgeted(&self.devices(setting).ok()?);
+            (bytes <= budget).then_some(Way {
                 change,
                 bytes,
                 costs,
-            });
-        }
-        let weights = self
-            .subject
-            .shape
-            .weight_bytes(self.subject.types.weights)?;
-        for name in ["q8_0", "q6_K", "q5_K", "q4_K", "q3_K", "q2_K"] {
-            let smaller = Weights::All(NumberType::from_name(name)?);
-            let bytes = self.subject.shape.weight_bytes(smaller)?;
-            if bytes < weights {
-                ways.push(Way {
-                    change: format!("weights in {name} (llama-quantize)"),
-                    bytes: bytes.saturating_add(beside_bytes),
-                    costs: "smaller weights",
-                });
-            }
-        }
-        ways.retain(|way| way.bytes <= budget);
-        ways.truncate(WANTED);
-        if ways.len() < WANTED && budget > beside_bytes {
-            ways.push(Way {
-                change: format!("tensorscope run --memory {}M", budget >> 20),
-                bytes: budget,
-                costs: "the rest of the weights is read from disk for each token (see `plan`)",
-            });
-        }
-        Ok(ways)
+            })
+        };
+        tried.into_iter().filter_map(way).take(WANTED).collect()
     }
 }

@@ -9,7 +9,7 @@ use estimate::{
 use indicatif::HumanBytes;
 use terminal::text::grouped;
 
-use super::{Args, Estimate};
+use super::{Args, Estimate, disk::Disk};
 use crate::report::new_table;
 
 pub fn page(estimate: &Estimate, args: &Args) -> String {
@@ -64,16 +64,35 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
             memory.asked
         ),
     );
+    if memory.devices.iter().any(|device| device.is_gpu()) {
+        for device in &memory.devices {
+            let name = match device.is_gpu() {
+                true => device.name.clone(),
+                false => "host".to_owned(),
+            };
+            line(
+                "  on",
+                format!(
+                    "{name}: {} (weights {}, KV cache {}, buffers {})",
+                    HumanBytes(device.bytes()),
+                    HumanBytes(device.weight_bytes),
+                    HumanBytes(device.context_bytes),
+                    HumanBytes(device.compute_bytes)
+                ),
+            );
+        }
+    }
+    let (taken, budget) = (memory.budgeted_bytes, memory.budget_bytes);
     let verdict = match memory.fits {
         true => format!(
             "yes, in {}, with {} to spare",
-            HumanBytes(memory.budget_bytes),
-            HumanBytes(memory.budget_bytes - memory.bytes)
+            HumanBytes(budget),
+            HumanBytes(budget - taken)
         ),
         false => format!(
             "no: {} more than {}",
-            HumanBytes(memory.bytes - memory.budget_bytes),
-            HumanBytes(memory.budget_bytes)
+            HumanBytes(taken - budget),
+            HumanBytes(budget)
         ),
     };
     line("fits", verdict);
@@ -86,22 +105,38 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
     line(
         "KV",
         format!(
-            "{} a token of one sequence; half full, {} of {} are unused in one piece a sequence, {} of {} in blocks of 16",
+            "{} a token of one sequence; half full, {} of {} are unused in one piece a sequence, {} of {} in blocks of {}{}",
             HumanBytes(estimate.kv.bytes_per_token),
             HumanBytes(estimate.kv_contiguous.waste_bytes),
             HumanBytes(estimate.kv_contiguous.reserved_bytes),
             HumanBytes(estimate.kv_paged.waste_bytes),
-            HumanBytes(estimate.kv_paged.reserved_bytes)
+            HumanBytes(estimate.kv_paged.reserved_bytes),
+            args.page_tokens,
+            match estimate.kv_paged.shared_bytes {
+                0 => String::new(),
+                bytes => format!(", where {} are kept once instead of often", HumanBytes(bytes)),
+            }
         ),
     );
     line("prompt", pass(&estimate.prompt, "to the first token"));
     line("token", pass(&estimate.token, "a token"));
-    if !memory.fits {
-        line(
-            "note",
-            "speeds are for a model that is in memory; `tensorscope plan` says what the disk gives"
-                .to_owned(),
-        );
+    match &estimate.disk {
+        Some(disk) => line("disk", from_disk(disk)),
+        None if !memory.fits => line("note", "these speeds are for one that fits".to_owned()),
+        None => {}
+    }
+    if let Some(measured) = &estimate.measured {
+        let batches = measured.batches.iter();
+        let batches = batches.map(|of| {
+            format!(
+                "{:.1} ms a step of {} ({} evaluations)",
+                of.seconds * 1e3,
+                of.batch,
+                of.evaluations
+            )
+        });
+        let batches: Vec<String> = batches.collect();
+        line("measured", format!("{}: {}", measured.run, batches.join(", ")));
     }
     if let Some(draft) = &estimate.draft {
         line(
@@ -131,6 +166,21 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
     out.push_str(&batches(&estimate.batch, args));
     out.push_str(&further(estimate));
     out
+}
+
+fn from_disk(disk: &Disk) -> String {
+    let speed = |tokens: Option<f64>| {
+        tokens.map_or("unknown".to_owned(), |tokens| format!("{tokens:.2} tokens/s"))
+    };
+    let predicted = &disk.predicted;
+    format!(
+        "{} a token to read at {:.2} GB/s ({}): {} with `tensorscope run --memory`, {} with llama.cpp alone",
+        HumanBytes(predicted.bytes_read_per_token),
+        disk.bytes_per_second / 1e9,
+        disk.source,
+        speed(predicted.tokens_per_second),
+        speed(predicted.stock.tokens_per_second)
+    )
 }
 
 fn pass(time: &PassTime, of: &str) -> String {
@@ -215,6 +265,21 @@ fn further(estimate: &Estimate) -> String {
             turns(versus.first.turning_batch),
             turns(versus.second.turning_batch)
         );
+    }
+    if let Some(pairs) = &estimate.measured_versus {
+        let mut table = new_table(&["batch", "ms", "ms, other run", "times as fast"], 1);
+        for pair in pairs {
+            table.add_row([
+                pair.batch.to_string(),
+                format!("{:.2}", pair.first_seconds * 1e3),
+                format!("{:.2}", pair.second_seconds * 1e3),
+                format!("{:.2}", pair.ratio),
+            ]);
+        }
+        let _ = match pairs.is_empty() {
+            true => writeln!(out, "\nTwo runs\nno batch is in both"),
+            false => writeln!(out, "\nTwo runs, measured\n{table}"),
+        };
     }
     if let Some(shapes) = &estimate.shapes {
         let mut table = new_table(&["dimension", "is", "unit wants", "padding %", "source"], 1);
