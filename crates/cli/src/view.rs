@@ -1,4 +1,7 @@
-//! `tensorscope view`: the viewer on a local address, until Ctrl-C.
+//! `tensorscope view`: the viewer on a local address, until Ctrl-C; of runs, or of a model
+//! without one.
+
+mod model;
 
 use std::{
     io::IsTerminal as _,
@@ -9,6 +12,7 @@ use std::{
 };
 
 use analysis::compare::compare;
+use anyhow::bail;
 use index::RunIndex;
 use rundir::{Condition, Run};
 use serde_json::Value;
@@ -17,12 +21,16 @@ use server::{
 };
 use terminal::{progress, runs::open_run, signals};
 
+use self::model::{OfModel, is_model};
 use crate::{
     analyse::{AnalyseProps, analyse, facts_of, models_of, read_ceilings, results},
     tables::Queries,
 };
 
-/// Look at runs in the browser: file map, playback, timeline, heatmaps, experts, memory, SQL
+/// Look at runs, or at a model, in the browser: file map, timeline, experts, memory, estimates
+///
+/// Of runs: what was read, when and by whom. Of a model file that nobody has run: its
+/// structure, and `tensorscope estimate` as a page, with its numbers under sliders.
 ///
 /// Serves a page on this machine only, under an address with a random token, until Ctrl-C.
 /// On a desktop the browser opens by itself. The address bar holds the state of the page: a
@@ -32,12 +40,13 @@ use crate::{
 Examples:
   tensorscope view RUN
   tensorscope view RUN-A RUN-B                       # and compare them
+  tensorscope view model.gguf                        # before any run
   tensorscope view RUN --ceilings ceilings.json      # predicts tokens/s, too
   ssh -L 8080:127.0.0.1:8080 HOST tensorscope view RUN --port 8080")]
 pub struct Args {
-    /// Run directories
-    #[arg(required = true, value_name = "RUN")]
-    runs: Vec<PathBuf>,
+    /// Run directories, or one model file (of a split model its first)
+    #[arg(required = true, value_name = "RUN|MODEL")]
+    shown: Vec<PathBuf>,
 
     /// Port on 127.0.0.1 [default: a free one]
     #[arg(long, value_name = "N")]
@@ -54,17 +63,23 @@ pub struct Args {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let ceilings = args.ceilings.as_deref().map(read_ceilings).transpose()?;
-    let server = Server::bind(options(args.port))?;
-    let mut runs = Vec::new();
-    for path in &args.runs {
-        runs.push(viewed(open_run(path)?, ceilings.clone())?);
-    }
-    for run in &runs {
-        // The page says so too; whoever reads only the terminal must not miss it.
-        for sentence in run.index.info().missing {
-            eprintln!("tensorscope: {}: {sentence}", run.run.path().display());
+    let model = args.shown.iter().find(|path| is_model(path));
+    if let Some(model) = model {
+        if args.shown.len() > 1 {
+            bail!(
+                "{}: is a model, and a page shows one model or runs; leave out the others",
+                model.display()
+            );
+        }
+        if ceilings.is_some() {
+            bail!("--ceilings: predictions need a run; a model is estimated for a machine instead");
         }
     }
+    let server = Server::bind(options(args.port))?;
+    let viewer = match model {
+        Some(path) => Viewer::of_model(Arc::new(OfModel::open(path)?)),
+        None => viewer_of_runs(args.shown, ceilings)?,
+    };
     signals::catch();
     println!("{}", server.address());
     if !args.no_open {
@@ -78,9 +93,25 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         stop.stop();
     });
-    let comparisons = Arc::new(Pairs(args.runs));
-    server.run(Viewer { runs, comparisons }, &shutdown)?;
+    server.run(viewer, &shutdown)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn viewer_of_runs(
+    paths: Vec<PathBuf>,
+    ceilings: Option<kernelio::Ceilings>,
+) -> anyhow::Result<Viewer> {
+    let mut runs = Vec::new();
+    for path in &paths {
+        runs.push(viewed(open_run(path)?, ceilings.clone())?);
+    }
+    for run in &runs {
+        // The page says so too; whoever reads only the terminal must not miss it.
+        for sentence in run.index.info().missing {
+            eprintln!("tensorscope: {}: {sentence}", run.run.path().display());
+        }
+    }
+    Ok(Viewer::of_runs(runs, Arc::new(Pairs(paths))))
 }
 
 fn options(port: Option<u16>) -> Options {
@@ -129,10 +160,7 @@ impl Live {
                     Err(error) => return Err(error),
                 }
             };
-            let viewer = Viewer {
-                runs: vec![run],
-                comparisons: Arc::new(Pairs(vec![path])),
-            };
+            let viewer = Viewer::of_runs(vec![run], Arc::new(Pairs(vec![path])));
             Ok(server.run(viewer, &stop)?)
         });
         eprintln!("tensorscope: live at {address}");

@@ -62,7 +62,7 @@ fn interrupt(child: &Child) {
     );
 }
 
-/// `view` of a run of eight tokens.
+/// `view` of a run of eight tokens, or of something else.
 struct Viewer {
     process: Child,
     address: String,
@@ -79,7 +79,11 @@ impl Viewer {
         ];
         let recorded = tensorscope(folder.path(), &record).output().unwrap();
         assert!(recorded.status.success());
-        let mut view = tensorscope(folder.path(), &["view", "run", "--no-open"]);
+        Viewer::of(folder, "run")
+    }
+
+    fn of(folder: tempfile::TempDir, shown: &str) -> Viewer {
+        let mut view = tensorscope(folder.path(), &["view", shown, "--no-open"]);
         let mut process = view.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
         let mut address = String::new();
@@ -206,16 +210,75 @@ fn a_live_recording_grows_on_the_page_and_loses_nothing() {
     assert_eq!(record.wait().unwrap().code(), Some(0));
 }
 
+fn json(address: &str, path: &str) -> serde_json::Value {
+    let (status, body) = get(address, path);
+    assert_eq!(status, "HTTP/1.1 200 OK", "{path}: {body}");
+    serde_json::from_str(&body).unwrap()
+}
+
+#[test]
+fn a_model_is_served_without_a_run() {
+    let viewer = Viewer::of(tempfile::tempdir().unwrap(), MODEL);
+    let address = viewer.address.as_str();
+    let (status, page) = get(address, "");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(page.contains("app.js"));
+    let facts = json(address, "api/model");
+    assert_eq!(facts["path"], MODEL);
+    let machines = facts["machines"].as_array().unwrap();
+    assert!(machines.iter().any(|machine| machine["kind"] == "gpu"));
+    let structure = json(address, "api/model/structure");
+    let tensors = structure["tensors"].as_array().unwrap();
+    let sizes = tensors.iter().map(|tensor| &tensor["size_bytes"]);
+    let bytes: u64 = sizes.map(|size| size.as_u64().unwrap()).sum();
+    assert_eq!(facts["tensor_bytes"], bytes);
+    // What the page is told is what the command prints.
+    let asked = "api/model/estimate?ctx-size=1024&parallel=2&machine=H200&attention=";
+    let flags = [
+        "estimate",
+        MODEL,
+        "-c",
+        "1024",
+        "--parallel",
+        "2",
+        "--machine",
+        "H200",
+        "--attention",
+        "--json",
+    ];
+    let printed = tensorscope(Path::new("."), &flags).output().unwrap();
+    let printed: serde_json::Value = serde_json::from_slice(&printed.stdout).unwrap();
+    assert_eq!(json(address, asked), printed);
+    let (status, error) = get(address, "api/model/estimate?ctx-size=many");
+    assert_eq!(status, "HTTP/1.1 400 Bad Request");
+    assert!(
+        error.contains("many") && error.contains("--ctx-size"),
+        "{error}"
+    );
+    viewer.end();
+}
+
 #[test]
 fn what_cannot_be_shown_is_said_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
-    let output = tensorscope(folder.path(), &["view", "nowhere"])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(
-        said.starts_with("tensorscope: nowhere") && said.lines().count() == 1,
-        "{said}"
-    );
+    std::fs::write(folder.path().join("bad.gguf"), b"GGUF\x03\0\0\0").unwrap();
+    std::fs::write(folder.path().join("nameless"), b"GGUF").unwrap();
+    for (shown, says) in [
+        (&["nowhere"][..], "nowhere"),
+        (&["nowhere.gguf"], "nowhere.gguf"),
+        (&["bad.gguf"], "bad.gguf"),
+        (&["nameless"], "nameless"),
+        (&["run", MODEL], MODEL),
+        (&[MODEL, MODEL], MODEL),
+    ] {
+        let mut view = tensorscope(folder.path(), &["view", "--no-open"]);
+        let output = view.args(shown).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        let begin = format!("tensorscope: {says}");
+        assert!(
+            said.starts_with(&begin) && said.lines().count() == 1,
+            "{shown:?}: {said}"
+        );
+    }
 }

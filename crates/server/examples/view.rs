@@ -67,10 +67,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
     }
     println!("{}", server.address());
-    let viewer = Viewer {
-        runs: viewed,
-        comparisons: Arc::new(PreparedPairs(runs)),
-    };
+    let viewer = Viewer::of_runs(viewed, Arc::new(PreparedPairs(runs)));
     server.run(viewer, &Shutdown::new())?;
     Ok(())
 }

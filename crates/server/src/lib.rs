@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! request ──> guard ──> routes ──> views, results, map ──> crate index, Answers
-//!             who may    which      what exactly            the numbers
+//!             who may    which  └─> model ────────────────> ModelAnswers
+//!                                   what exactly            the numbers
 //! ```
 //!
 //! ```text
 //! let server = Server::bind(Options::default())?;
 //! println!("{}", server.address());
-//! server.run(Viewer { runs, comparisons }, &shutdown)?;   // until shutdown.stop()
+//! server.run(Viewer::of_runs(runs, comparisons), &shutdown)?;   // until shutdown.stop()
 //! ```
 //!
 //! **Only this machine, only with the token**: it listens on 127.0.0.1, and
@@ -19,7 +20,8 @@
 //! JSON or numbers, and say so.
 //!
 //! What it deliberately does not do: aggregate (crate `index`), analyse, speak
-//! SQL (both through [`Answers`]), open a browser, or print.
+//! SQL (both through [`Answers`]), estimate (through [`ModelAnswers`]), open a browser, or
+//! print.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +31,7 @@ pub mod error;
 pub mod guard;
 mod live;
 mod map;
+mod model;
 mod pages;
 pub mod parameters;
 mod reply;
@@ -39,9 +42,13 @@ mod token;
 pub mod viewer;
 mod views;
 
-pub use answers::{Answers, Comparisons, MAX_SQL_ROWS, SqlAnswer, SqlColumn};
+pub use answers::{
+    Answers, Comparisons, MAX_SQL_ROWS, MachineName, ModelAnswers, ModelFacts, ModelFile,
+    ModelStructure, ModelTensor, SqlAnswer, SqlColumn,
+};
 pub use assets::Page;
 pub use error::ServerError;
+pub use model::ESTIMATE_KEYS;
 pub use routes::MAX_SQL_BYTES;
 pub use serve::{Options, Server, Shutdown};
 pub use viewer::{ViewedRun, Viewer};

@@ -39,10 +39,14 @@ pub(crate) struct Parameters(BTreeMap<String, String>);
 impl Parameters {
     /// `keys` are allowed besides those of the filter.
     pub fn read(query: &str, keys: &[&str]) -> Result<Parameters, Refusal> {
+        Parameters::read_only(query, &[keys, &FILTER_KEYS].concat())
+    }
+
+    /// Only these keys are allowed: for what no filter changes.
+    pub fn read_only(query: &str, known: &[&str]) -> Result<Parameters, Refusal> {
         let mut given = BTreeMap::new();
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-            if !keys.contains(&&*key) && !FILTER_KEYS.contains(&&*key) {
-                let known = [keys, &FILTER_KEYS].concat();
+            if !known.contains(&&*key) {
                 return Err(bad(format!(
                     "{} is not a parameter here; use {}",
                     quoted(&key),

@@ -4,6 +4,9 @@
 //! /TOKEN/                the page          assets
 //! /TOKEN/api/runs        the runs
 //! /TOKEN/api/compare     two of them
+//! /TOKEN/api/model       the model that is shown without a run, or null; below it
+//!            /structure  its tensors and their places
+//!            /estimate   memory and speed, for options of `model::ESTIMATE_KEYS`
 //! /TOKEN/api/R/sql       a query, by POST; of each `page=` at most one
 //! /TOKEN/api/R/VIEW      one of `VIEWS` about run R
 //! ```
@@ -32,6 +35,7 @@ use crate::{
     answers::{MAX_SQL_ROWS, RunName, TimedSqlAnswer},
     assets::Page,
     guard::{self, Guard, not_found},
+    model,
     parameters::{Parameters, number, quoted},
     reply::{Refusal, Reply},
     viewer::{Host, Pace},
@@ -43,7 +47,7 @@ pub const MAX_SQL_BYTES: usize = 64 << 10;
 /// Longest name that a page gives itself.
 const MAX_PAGE_BYTES: usize = 64;
 
-type Answer = Result<Reply, Refusal>;
+pub(crate) type Answer = Result<Reply, Refusal>;
 
 pub(crate) fn router(host: Arc<Host>, page: Page, guard: Guard) -> Router {
     let root = format!("/{}", guard.token.as_str());
@@ -61,6 +65,12 @@ pub(crate) fn router(host: Arc<Host>, page: Page, guard: Guard) -> Router {
         )
         .route(&format!("{root}/api/runs"), get(runs))
         .route(&format!("{root}/api/compare"), get(compare))
+        .route(&format!("{root}/api/model"), get(model::facts))
+        .route(
+            &format!("{root}/api/model/structure"),
+            get(model::structure),
+        )
+        .route(&format!("{root}/api/model/estimate"), get(model::estimate))
         .route(&format!("{root}/api/{{run}}/sql"), post(sql))
         .route(&format!("{root}/api/{{run}}/{{view}}"), get(view))
         .fallback(|| async { not_found() })

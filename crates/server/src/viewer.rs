@@ -1,5 +1,5 @@
-//! The runs that are looked at, as the caller gives them and as the server holds
-//! them.
+//! The runs, or the model, that are looked at, as the caller gives them and as the server
+//! holds them.
 
 use std::{
     ops::ControlFlow,
@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::{
-    answers::{Answers, Comparisons, RunName},
+    answers::{Answers, Comparisons, ModelAnswers, RunName},
     map::MappedFile,
     pages::Pages,
     reply::{Refusal, Reply},
@@ -31,6 +31,8 @@ pub struct Viewer {
     /// Their numbers in the API are their places here.
     pub runs: Vec<ViewedRun>,
     pub comparisons: Arc<dyn Comparisons>,
+    /// Without a run of it.
+    pub model: Option<Arc<dyn ModelAnswers>>,
 }
 
 /// One run, opened.
@@ -44,6 +46,7 @@ pub struct ViewedRun {
 pub(crate) struct Host {
     pub runs: Vec<Arc<HostedRun>>,
     pub comparisons: Arc<dyn Comparisons>,
+    pub model: Option<Arc<dyn ModelAnswers>>,
     /// By pace, so that no analysis of ten seconds makes panning wait.
     quick: Arc<Semaphore>,
     analyses: Arc<Semaphore>,
@@ -84,12 +87,35 @@ pub(crate) enum Pace {
 }
 
 impl Viewer {
+    pub fn of_runs(runs: Vec<ViewedRun>, comparisons: Arc<dyn Comparisons>) -> Viewer {
+        Viewer {
+            runs,
+            comparisons,
+            model: None,
+        }
+    }
+
+    pub fn of_model(model: Arc<dyn ModelAnswers>) -> Viewer {
+        struct NoRuns;
+        impl Comparisons for NoRuns {
+            fn compare(&self, _: usize, _: usize) -> Result<Value, String> {
+                Err("a model is shown, and no run".to_owned())
+            }
+        }
+        Viewer {
+            runs: Vec::new(),
+            comparisons: Arc::new(NoRuns),
+            model: Some(model),
+        }
+    }
+
     pub(crate) fn into_host(self) -> Host {
         let cores = available_parallelism().map_or(2, |n| n.get());
         let runs = self.runs.into_iter().map(|run| Arc::new(run.into_hosted()));
         Host {
             runs: runs.collect(),
             comparisons: self.comparisons,
+            model: self.model,
             quick: Arc::new(Semaphore::new(cores.max(2))),
             analyses: Arc::new(Semaphore::new(ANALYSES_AT_A_TIME)),
             queries: Arc::new(Semaphore::new(QUERIES_AT_A_TIME)),

@@ -18,12 +18,12 @@ use std::{
 use index::RunIndex;
 use rundir::{
     Ending, Metadata, Run, RunDirectory,
-    metadata::{ModelFile, ModelMetadata, Statistics},
+    metadata::{ModelFile as RecordedFile, ModelMetadata, Statistics},
 };
 use serde_json::{Value, json};
 use server::{
-    Answers, Comparisons, Options, Server, ServerError, Shutdown, SqlAnswer, SqlColumn, ViewedRun,
-    Viewer,
+    Answers, Comparisons, MachineName, ModelAnswers, ModelFacts, ModelFile, ModelStructure,
+    ModelTensor, Options, Server, ServerError, Shutdown, SqlAnswer, SqlColumn, ViewedRun, Viewer,
 };
 use tempfile::TempDir;
 use testing::log;
@@ -60,7 +60,7 @@ impl Recording {
         fs::write(&model, vec![1; MODEL_BYTES as usize]).unwrap();
         let metadata = Metadata {
             model: Some(ModelMetadata {
-                files: vec![ModelFile {
+                files: vec![RecordedFile {
                     path: model.to_str().unwrap().to_owned(),
                     size_bytes: MODEL_BYTES,
                 }],
@@ -201,6 +201,65 @@ impl Comparisons for Pairs {
     }
 }
 
+/// A model of one tensor, whose estimate says what was asked.
+struct OneTensor;
+
+impl ModelAnswers for OneTensor {
+    fn facts(&self) -> Result<ModelFacts, String> {
+        Ok(ModelFacts {
+            name: HOSTILE.to_owned(),
+            path: "model.gguf".to_owned(),
+            architecture: "llama".to_owned(),
+            size_bytes: MODEL_BYTES,
+            tensor_bytes: 4096,
+            parameters: 1024,
+            active_parameters: 1024,
+            bits_per_parameter: 32.0,
+            max_context: Some(2048),
+            layers: 1,
+            embedding_length: 32,
+            vocabulary: None,
+            experts: 0,
+            experts_used: 0,
+            machines: vec![MachineName {
+                name: "one".to_owned(),
+                kind: "gpu".to_owned(),
+                memory_bytes: 1 << 30,
+            }],
+        })
+    }
+
+    fn structure(&self) -> Result<ModelStructure, String> {
+        Ok(ModelStructure {
+            files: vec![ModelFile {
+                name: "model.gguf".to_owned(),
+                size_bytes: MODEL_BYTES,
+                begin: 0,
+            }],
+            tensors: vec![ModelTensor {
+                name: HOSTILE.to_owned(),
+                ty: "f32".to_owned(),
+                shape: vec![32, 32],
+                layer: Some(0),
+                component: "attention".to_owned(),
+                role: "q".to_owned(),
+                file: 0,
+                file_offset: 4096,
+                begin: 4096,
+                size_bytes: 4096,
+                experts: 0,
+            }],
+        })
+    }
+
+    fn estimate(&self, options: &[(&str, &str)]) -> Result<Value, String> {
+        match options.iter().any(|(_, value)| *value == "wrong") {
+            true => Err("that is wrong".to_owned()),
+            false => Ok(json!(options)),
+        }
+    }
+}
+
 /// A server that ends when it is dropped.
 pub struct Served {
     pub port: u16,
@@ -212,10 +271,6 @@ pub struct Served {
 
 impl Served {
     pub fn with(runs: &[&Path]) -> Served {
-        let server = Server::bind(Options::default()).unwrap();
-        let address = server.address();
-        let rest = address.strip_prefix("http://127.0.0.1:").unwrap();
-        let (port, token) = rest.split_once('/').unwrap();
         let answers = Arc::new(Counting::default());
         let runs = runs.iter().map(|path| {
             let run = Run::open(path).unwrap();
@@ -225,10 +280,19 @@ impl Served {
                 run,
             }
         });
-        let viewer = Viewer {
-            runs: runs.collect(),
-            comparisons: Arc::new(Pairs),
-        };
+        let viewer = Viewer::of_runs(runs.collect(), Arc::new(Pairs));
+        Served::start(viewer, answers)
+    }
+
+    pub fn with_model() -> Served {
+        Served::start(Viewer::of_model(Arc::new(OneTensor)), Arc::default())
+    }
+
+    fn start(viewer: Viewer, answers: Arc<Counting>) -> Served {
+        let server = Server::bind(Options::default()).unwrap();
+        let address = server.address();
+        let rest = address.strip_prefix("http://127.0.0.1:").unwrap();
+        let (port, token) = rest.split_once('/').unwrap();
         let shutdown = Shutdown::new();
         let ends = shutdown.clone();
         Served {
