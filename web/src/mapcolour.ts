@@ -77,15 +77,16 @@ export function drawComponentLegend(
   y: number,
   tensors: readonly TensorInfo[],
   colours: Colours,
+  paler: string = PALER,
 ): void {
   const style = { colour: colours.muted, baseline: 'middle' } as const;
   let x = right;
   const names = componentShares(tensors).map(([name]) => name);
   const widthOf = (name: string) => pen.measure(name) + 26;
   const width = names.reduce((sum, name) => sum + widthOf(name), 0);
-  if (width + pen.measure(PALER) + 12 <= right - left) {
-    pen.text(PALER, x, y, { ...style, align: 'right' });
-    x -= pen.measure(PALER) + 14;
+  if (width + pen.measure(paler) + 12 <= right - left) {
+    pen.text(paler, x, y, { ...style, align: 'right' });
+    x -= pen.measure(paler) + 14;
   }
   // The smallest are left out where there is too little room.
   let room = x - left;

@@ -7,35 +7,39 @@
  * the raster: panning at one zoom needs no request at all. In Hilbert order the
  * whole model fills a square, and what is near in the file is near on the map.
  */
+import {
+  columnsOf,
+  columnTicks,
+  drawBorders,
+  drawGaps,
+  drawRowOwners,
+  fewestBytes,
+  hilbertSide,
+  imageOf,
+  positionAt,
+  rowCells,
+  squareImage,
+  squareOf,
+} from '../bytemap';
 import { csv, type Cell } from '../csv';
 import { drawLegend, paint, svgDocument, unscaled, type PaintOptions, type Pen, type Scale } from '../canvas';
-import { packed, withAlpha, type Table } from '../colours';
+import { packed, type Table } from '../colours';
 import { Cover, h, segmented, toolbar, type Segmented } from '../dom';
-import { rowBytes, tensorAt, tensorBefore, type RowLayout } from '../filemap';
+import { rowBytes, tensorAt, type RowLayout } from '../filemap';
 import * as format from '../format';
-import { drawComponentKey, drawOwners, hilbertCurve, hilbertIndex } from '../hilbert';
+import { drawComponentKey, drawOwners, hilbertCurve } from '../hilbert';
 import { componentPixels, drawComponentLegend, PALER } from '../mapcolour';
 import { drawLabels } from '../maplabels';
 import { metricName, METRICS, NOTHING, shownValue, usualMetric, type Metric } from '../mapmetric';
 import { fileOrder, isByLayer, layerOrder, orderText, type Order } from '../maporder';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import { range, type State } from '../state';
-import { cells as cellImage } from '../timeraster';
 import type { TooltipLine } from '../tooltip';
 import type { Raster } from '../api';
-import type { Located, MapHeader, TensorInfo } from '../generated/index';
+import type { Located, MapHeader } from '../generated/index';
 import type { App, View } from '../view';
-import type { Tick } from '../ticks';
 
-const CELL_PX = 9;
 const GUTTER_PX = 232;
-/** What the server is ready to send. */
-const MAX_CELLS = 2 ** 20;
-/** Zooming ends when the finest cells are this many rows high. */
-const FEWEST_ROWS = 16;
-function imageOf(pixels: Uint32Array, width: number, height: number): HTMLCanvasElement {
-  return cellImage(width, height, (out) => out.set(pixels.subarray(0, out.length)));
-}
 
 export function map(): View {
   return new MapView();
@@ -130,7 +134,13 @@ class MapView implements View {
     this.cover = new Cover(stage);
     this.plot = new Plot(host, {
       label: 'map of the model file, coloured by how its bytes were read',
-      x: { label: '', kind: 'bytes', limits: [0, 1], isFixed: true, ticks: (...a) => this.columnTicks(...a) },
+      x: {
+        label: '',
+        kind: 'bytes',
+        limits: [0, 1],
+        isFixed: true,
+        ticks: (_low, _high, pixels) => columnTicks(this.layout, pixels),
+      },
       y: { label: 'file offset', kind: 'bytes', limits: [0, total], shortest: 64, clearance: 6 },
       margin: { left: 84, right: GUTTER_PX, top: 30, bottom: 34 },
       colours: () => this.app.colours,
@@ -171,9 +181,9 @@ class MapView implements View {
     this.controls.order.set(this.orderOf(state), this.orders().includes('layers') ? [] : ['layers']);
     this.controls.scale.set(this.scale(state), metric === 'recency' || metric === 'residency' ? ['linear', 'log'] : []);
     const total = Math.max(1, app.info.model.size_bytes);
-    const columns = Math.max(8, Math.floor(plot.innerWidth / CELL_PX));
+    const columns = columnsOf(plot);
     plot.y.options.limits = [0, total];
-    plot.y.options.shortest = FEWEST_ROWS * columns * Math.ceil(total / MAX_CELLS);
+    plot.y.options.shortest = fewestBytes(columns, total);
     plot.y.options.isFixed = isHilbert;
     plot.y.options.label = isHilbert ? '' : isSorted ? 'by layer' : 'file offset';
     plot.y.options.isHidden = isHilbert;
@@ -186,7 +196,7 @@ class MapView implements View {
     }
     plot.reframe();
 
-    const cells = isHilbert ? this.hilbertSide() ** 2 : this.rowCells(columns, total);
+    const cells = isHilbert ? hilbertSide(plot) ** 2 : rowCells(plot, columns, total);
     const isRecorded = metric === 'residency' && app.info.kernel.residency;
     this.controls.when.element.hidden = !isRecorded;
     this.controls.when.set(this.isNow(state) ? 'now' : 'recorded');
@@ -302,18 +312,6 @@ class MapView implements View {
     return state.opt['map.scale'] === 'log' ? 'log' : 'linear';
   }
 
-  /** Cells of the whole model such that those in sight have about the wanted size; a power of two times the rows that fit. */
-  private rowCells(columns: number, total: number): number {
-    const inSight = columns * Math.max(4, Math.floor(this.plot.innerHeight / CELL_PX));
-    const zoom = 2 ** Math.round(Math.log2(total / this.plot.y.span));
-    return Math.max(1, Math.min(MAX_CELLS, inSight * zoom, total));
-  }
-
-  private hilbertSide(): number {
-    const room = Math.min(this.plot.innerWidth, this.plot.innerHeight);
-    return Math.min(Math.sqrt(MAX_CELLS), 2 ** Math.max(4, Math.floor(Math.log2(room / 1.3))));
-  }
-
   private colourTable(): Table {
     const { colours } = this.app;
     // What was read just now is bright, whatever the theme.
@@ -352,13 +350,11 @@ class MapView implements View {
     const { header, values } = raster;
     const inFile = Math.min(values.length, Math.ceil(header.total_bytes / header.cell_bytes));
     const side = Math.round(Math.sqrt(values.length));
-    const curve = hilbertCurve(side);
     if (this.isByComponent) {
       const pixels = this.componentPixels(values.subarray(0, inFile), 0, raster);
-      const square = new Uint32Array(side * side).fill(packed(this.app.colours.panel));
-      pixels.forEach((pixel, d) => (square[curve[d] as number] = pixel));
-      return imageOf(square, side, side);
+      return squareImage(pixels, side, this.app.colours);
     }
+    const curve = hilbertCurve(side);
     const placed = new Float32Array(side * side).fill(Number.NaN);
     for (let d = 0; d < inFile; d++) placed[curve[d] as number] = values[d] as number;
     return paint(placed, side, side, this.colourTable(), this.paintOptions(raster));
@@ -382,93 +378,16 @@ class MapView implements View {
     const { square, raster, layout, plot } = this;
     if (square) return this.drawHilbert(context, square);
     if (!raster || !layout) return;
-    const row = rowBytes(layout);
     plot.drawRaster(context, this.rowsInSight(raster, layout));
-    const rowPx = (row / plot.y.span) * plot.innerHeight;
-    const cellPx = plot.innerWidth / layout.columns;
-    this.drawGaps(context, rowPx, cellPx);
-    this.drawBorders(context, layout, cellPx);
-  }
-
-  /** Thin lines between cells, so that they read as cells. */
-  private drawGaps(context: CanvasRenderingContext2D, rowPx: number, cellPx: number): void {
-    const { plot, layout } = this;
-    if (!layout || rowPx < 5 || cellPx < 5) return;
-    context.fillStyle = withAlpha(this.app.colours.ground, 0.6);
-    const { left, top } = plot.margin;
-    for (let c = 1; c < layout.columns; c++) context.fillRect(left + c * cellPx - 0.5, top, 1, plot.innerHeight);
-    const row = rowBytes(layout);
-    for (let r = Math.floor(plot.y.low / row); r * row < plot.y.high; r++) {
-      context.fillRect(left, plot.py(r * row) - 0.5, plot.innerWidth, 1);
-    }
-  }
-
-  /** A border where a tensor or layer begins. */
-  private drawBorders(context: CanvasRenderingContext2D, layout: RowLayout, cellPx: number): void {
-    const { plot } = this;
     const { colours, info } = this.app;
-    const { tensors } = this.order;
-    const { left } = plot.margin;
-    const right = left + plot.innerWidth;
-    const row = rowBytes(layout);
-    // Many layers in sight: thinner lines, lest the borders hide the map.
-    const perLayer = (info.model.size_bytes / Math.max(1, info.layers.length) / plot.y.span) * plot.innerHeight;
-    const isCrowded = perLayer < 48;
+    drawGaps(context, plot, layout, colours);
     // The accent is among the components' colours.
     const border = this.isByComponent ? colours.ground : colours.accent;
-    for (let i = Math.max(1, tensorBefore(tensors, plot.y.low - row)); i < tensors.length; i++) {
-      const tensor = tensors[i] as TensorInfo;
-      if (tensor.begin > plot.y.high) break;
-      const isLayer = tensor.layer !== tensors[i - 1]?.layer;
-      if (!isLayer && tensor.size_bytes <= layout.cellBytes * 2) continue;
-      const r = Math.floor(tensor.begin / row);
-      const x = Math.round(left + ((tensor.begin - r * row) / layout.cellBytes) * cellPx);
-      const top = Math.round(plot.py(r * row));
-      const bottom = Math.round(plot.py((r + 1) * row));
-      context.fillStyle = withAlpha(border, isLayer ? 1 : isCrowded ? 0.3 : 0.55);
-      const width = isLayer && !isCrowded ? 2 : 1;
-      context.fillRect(x - width / 2, top, width, bottom - top);
-      context.fillRect(x, top - width / 2, right - x, width);
-      context.fillRect(left, bottom - width / 2, x - left, width);
-    }
-  }
-
-  /** Left of each row the component that owns most of it. */
-  private drawComponents(pen: Pen, layout: RowLayout): void {
-    const { plot } = this;
-    const { colours } = this.app;
-    const row = rowBytes(layout);
-    const bottom = plot.margin.top + plot.innerHeight;
-    for (let r = Math.floor(plot.y.low / row); r * row < Math.min(plot.y.high, layout.totalBytes); r++) {
-      const y0 = Math.max(plot.margin.top, plot.py(r * row));
-      const y1 = Math.min(bottom, plot.py((r + 1) * row));
-      const most = this.owned[r] === undefined ? (this.owned[r] = this.ownerOf(r * row, (r + 1) * row)) : this.owned[r];
-      if (most && y1 > y0)
-        pen.rect(plot.margin.left - 6, y0, 4, y1 - y0 - (y1 - y0 > 4 ? 1 : 0), colours.component(most));
-    }
-  }
-
-  /** The component with the most bytes in a range; null where there is no tensor. */
-  private ownerOf(begin: number, end: number): string | null {
-    const { tensors } = this.order;
-    const shares = new Map<string, number>();
-    for (let i = Math.max(0, tensorBefore(tensors, begin)); i < tensors.length; i++) {
-      const tensor = tensors[i] as TensorInfo;
-      if (tensor.begin >= end) break;
-      const part = Math.min(tensor.begin + tensor.size_bytes, end) - Math.max(tensor.begin, begin);
-      if (part > 0) shares.set(tensor.component, (shares.get(tensor.component) ?? 0) + part);
-    }
-    return [...shares].sort((a, b) => b[1] - a[1])[0]?.[0] ?? null;
-  }
-
-  private hilbertSquare(): { x: number; y: number; size: number } {
-    const { plot } = this;
-    const size = Math.min(plot.innerWidth, plot.innerHeight);
-    return { x: plot.margin.left, y: plot.margin.top, size };
+    drawBorders(context, plot, layout, this.order.tensors, info.layers.length, border);
   }
 
   private drawHilbert(context: CanvasRenderingContext2D, image: HTMLCanvasElement): void {
-    const { x, y, size } = this.hilbertSquare();
+    const { x, y, size } = squareOf(this.plot);
     const { colours, info } = this.app;
     context.fillStyle = colours.ground;
     context.fillRect(this.plot.margin.left, this.plot.margin.top, this.plot.innerWidth, this.plot.innerHeight);
@@ -499,7 +418,7 @@ class MapView implements View {
         high: value(max),
       });
     if (this.square) {
-      const { x, y, size } = this.hilbertSquare();
+      const { x, y, size } = squareOf(this.plot);
       const note = `1 cell = ${format.bytes(raster.header.cell_bytes)}`;
       pen.text(note, x, y + size + 14, { colour: colours.muted, baseline: 'middle' });
       drawComponentKey(pen, Math.min(x + size + 24, right + 14), y + 8, plot.width, this.read, info, colours);
@@ -514,37 +433,16 @@ class MapView implements View {
 
     const order = orderText(info.tensors, this.isSorted(this.app.state));
     pen.text(order, plot.margin.left, plot.height - 8, { colour: colours.muted });
-    this.drawComponents(pen, layout);
+    drawRowOwners(pen, plot, layout, this.order.tensors, this.owned, colours);
     drawLabels(pen, plot, right + 8, this.order.tensors, colours);
-  }
-
-  private columnTicks(_low: number, _high: number, pixels: number): Tick[] {
-    if (!this.layout) return [];
-    const row = rowBytes(this.layout);
-    const most = Math.max(2, Math.floor(pixels / 110));
-    const step = 2 ** Math.ceil(Math.log2(row / most));
-    const ticks: Tick[] = [];
-    for (let at = 0; at <= row * 0.97; at += step) ticks.push({ at: at / row, text: `+${format.bytes(at)}` });
-    return ticks;
   }
 
   /** Offset under the pointer and its cell; null beside the file. */
   private place(point: PlotPoint): { offset: number; cell: number } | null {
     const { plot, layout, raster, square } = this;
     if (!layout || !raster) return null;
-    let offset: number;
-    if (square) {
-      const { size } = this.hilbertSquare();
-      const side = square.width;
-      const gx = Math.floor(((((point.x - plot.x.low) / plot.x.span) * plot.innerWidth) / size) * side);
-      const gy = Math.floor(((((point.y - plot.y.low) / plot.y.span) * plot.innerHeight) / size) * side);
-      if (gx >= side || gy >= side) return null;
-      offset = hilbertIndex(side, gx, gy) * raster.header.cell_bytes;
-    } else {
-      const row = rowBytes(layout);
-      offset = Math.floor(point.y / row) * row + Math.floor(point.x * row);
-    }
-    if (offset < 0 || offset >= raster.header.total_bytes) return null;
+    const offset = positionAt(plot, point, layout, square ? square.width : null);
+    if (offset === null) return null;
     return { offset: this.order.offsetAt(offset), cell: Math.floor(offset / raster.header.cell_bytes) };
   }
 
