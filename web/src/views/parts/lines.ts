@@ -1,6 +1,6 @@
 /** The lines of a chart of the server's by uPlot: hover reads exact values in the key below. */
 import uPlot from 'uplot';
-import { dashOf, type Colours } from '../../colours';
+import { dashOf, withAlpha, type Colours } from '../../colours';
 import { FONT } from '../../canvas';
 import { h } from '../../dom';
 import * as format from '../../format';
@@ -11,6 +11,23 @@ export interface LinesOptions {
   /** Values hold until the next point. */
   isStepped?: boolean;
   onClick?: (x: number) => void;
+  /** Doublings of x are equally far apart. */
+  isDoubling?: boolean;
+  /** Where the words of marks stand: where no line runs. */
+  wordsAt?: 'top' | 'bottom';
+}
+
+/** A line across the chart, with a word beside it. */
+export interface Mark {
+  x: number;
+  text: string;
+  colour: string;
+}
+
+export interface Extras {
+  /** Numbers of two lines, the upper one first, with the area between them filled and themselves thin. */
+  band?: [number, number];
+  marks?: readonly Mark[];
 }
 
 export class Lines {
@@ -19,6 +36,7 @@ export class Lines {
   readonly caption = h('p', { class: 'view-definition' });
   private chart: uPlot | null = null;
   private marked: number | null = null;
+  private marks: readonly Mark[] = [];
   private accent = '';
   private readonly watcher: ResizeObserver;
 
@@ -31,11 +49,12 @@ export class Lines {
     this.watcher.observe(this.element);
   }
 
-  show(of: LineChart, colours: Colours): void {
+  show(of: LineChart, colours: Colours, { band, marks = [] }: Extras = {}): void {
     this.chart?.destroy();
     this.accent = colours.accent;
+    this.marks = marks;
     this.caption.textContent = of.caption;
-    const { height, isStepped } = this.options;
+    const { height, isStepped, isDoubling } = this.options;
     const stepped = uPlot.paths.stepped?.({ align: 1 });
     const { xs, rows } = aligned(of);
     const text = (axis: Axis) => (_: uPlot, value: number | null | undefined) =>
@@ -49,7 +68,7 @@ export class Lines {
       labelGap: 0,
       grid: { stroke: colours.grid, width: 1 },
       ticks: { stroke: colours.line, width: 1, size: 4 },
-      values: (_, ticks) => ticks.map((tick) => format.byUnit(one.unit, tick)),
+      values: (_, ticks) => ticks.map((tick) => (tick === null ? '' : format.byUnit(one.unit, tick))),
       ...(one.unit === 'bytes' ? { incrs: POWERS } : {}),
     });
     const chart = new uPlot(
@@ -57,28 +76,34 @@ export class Lines {
         width: Math.max(200, this.element.clientWidth),
         height,
         padding: [8, 24, 0, 0],
-        scales: { x: { time: false }, y: { range: [of.y.min, of.y.max] } },
+        scales: {
+          x: isDoubling ? { time: false, distr: 3, log: 2 } : { time: false },
+          y: { range: [of.y.min, of.y.max] },
+        },
+        bands: band && [{ series: [band[0] + 1, band[1] + 1], fill: withAlpha(colours.accent, 0.16) }],
         axes: [
-          { ...axis(of.x), size: 26 },
+          // Every doubling is named.
+          { ...axis(of.x), size: 26, ...(isDoubling ? { filter: (_: uPlot, ticks: number[]) => ticks } : {}) },
           { ...axis(of.y), size: 70 },
         ],
         series: [
           { label: of.x.label, value: text(of.x) },
-          ...of.lines.map((line): uPlot.Series => {
+          ...of.lines.map((line, at): uPlot.Series => {
             const colour = colours.component(line.category);
+            const isEdge = band?.includes(at) ?? false;
             return {
               label: line.name,
-              stroke: colour,
-              width: 2,
-              dash: dashOf(line.category),
+              stroke: isEdge ? withAlpha(colour, 0.6) : colour,
+              width: isEdge ? 1 : 2,
+              dash: isEdge ? undefined : dashOf(line.category),
               paths: isStepped ? stepped : undefined,
-              points: { show: xs.length <= 32, size: 5, fill: colour },
+              points: { show: xs.length <= 32 && !isEdge, size: 5, fill: colour },
               value: text(of.y),
             };
           }),
         ],
         cursor: { drag: { x: true, y: false }, points: { size: 8 } },
-        hooks: { draw: [(drawn) => this.drawMark(drawn)] },
+        hooks: { draw: [(drawn) => this.drawMarks(drawn)] },
       },
       [xs, ...rows] as uPlot.AlignedData,
       this.element,
@@ -106,20 +131,34 @@ export class Lines {
     this.chart = null;
   }
 
-  private drawMark(chart: uPlot): void {
-    if (this.marked === null) return;
-    const x = Math.round(chart.valToPos(this.marked, 'x', true)) + 0.5;
+  private drawMarks(chart: uPlot): void {
+    const chosen = this.marked === null ? [] : [{ x: this.marked, text: '', colour: this.accent }];
     const { ctx, bbox } = chart;
-    if (x < bbox.left || x > bbox.left + bbox.width) return;
-    ctx.save();
-    ctx.strokeStyle = this.accent;
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.restore();
+    let line = 0;
+    for (const { x: at, text, colour } of [...this.marks, ...chosen]) {
+      const x = Math.round(chart.valToPos(at, 'x', true)) + 0.5;
+      if (x < bbox.left || x > bbox.left + bbox.width + 1) continue;
+      ctx.save();
+      ctx.strokeStyle = ctx.fillStyle = colour;
+      ctx.lineWidth = 2 * devicePixelRatio;
+      ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      if (text !== '') {
+        ctx.font = `${11 * devicePixelRatio}px ${FONT.split('px ')[1] ?? 'sans-serif'}`;
+        // One below the other, on the side that has room.
+        const isRight = x + ctx.measureText(text).width + 12 * devicePixelRatio > bbox.left + bbox.width;
+        ctx.textAlign = isRight ? 'right' : 'left';
+        const isTop = this.options.wordsAt === 'top';
+        ctx.textBaseline = isTop ? 'top' : 'bottom';
+        const away = (4 + 14 * line++) * devicePixelRatio;
+        const y = isTop ? bbox.top + away : bbox.top + bbox.height - away;
+        ctx.fillText(text, x + (isRight ? -5 : 5) * devicePixelRatio, y);
+      }
+      ctx.restore();
+    }
   }
 }
 
