@@ -25,7 +25,7 @@ import type {
   Summary,
   TokenInfo,
 } from './generated/index';
-import type { RunName, TimedSqlAnswer, Unchanged } from './generated/server';
+import type { ModelFacts, ModelStructure, RunName, TimedSqlAnswer, Unchanged } from './generated/server';
 import type { Preference } from './views/parts/results';
 
 /** A raster response: `values` row by row. */
@@ -83,6 +83,17 @@ export class Api {
 
   runs(): Promise<RunName[]> {
     return this.json('api/runs', {});
+  }
+  /** The model that is shown without a run; null where runs are shown. */
+  model(): Promise<ModelFacts | null> {
+    return this.json('api/model', {});
+  }
+  structure(): Promise<ModelStructure> {
+    return this.json('api/model/structure', {});
+  }
+  /** The JSON of `estimate --json` for these options; one without a value is empty. */
+  estimate<T = unknown>(options: Readonly<Record<string, string>>, slot = 'estimate'): Promise<T> {
+    return this.json('api/model/estimate', options, slot);
   }
   /** Never cached. With `since`: only version and `live` when nothing is newer than that version. */
   info(run: number): Promise<Info>;

@@ -8,12 +8,14 @@ export interface Help {
 }
 
 const EVERYWHERE: [string, string][] = [
-  ['/', 'type a token range; Tab goes on to the menus'],
-  ['Esc', 'clear the filter, close a menu'],
   ['c', 'copy a link to exactly this view'],
   ['t', 'dark or light'],
-  ['f', 'follow a live run'],
   ['?', 'this help'],
+];
+const OF_RUNS: [string, string][] = [
+  ['/', 'type a token range; Tab goes on to the menus'],
+  ['Esc', 'clear the filter, close a menu'],
+  ['f', 'follow a live run'],
 ];
 const PLOTS: [string, string][] = [
   ['wheel', 'zoom; with Shift the other axis, with Ctrl both'],
@@ -24,7 +26,12 @@ const PLOTS: [string, string][] = [
   ['+ −', 'zoom'],
 ];
 
-export function helpOverlay(parent: HTMLElement, current: () => View | null, views: readonly View[]): Help {
+export function helpOverlay(
+  parent: HTMLElement,
+  current: () => View | null,
+  views: readonly View[],
+  isOfRuns: boolean,
+): Help {
   const body = h('div', { class: 'help-body' });
   const close = h('button', { type: 'button', class: 'quiet', 'aria-label': 'close', onclick: () => toggle() }, '×');
   const dialog = h(
@@ -60,7 +67,7 @@ export function helpOverlay(parent: HTMLElement, current: () => View | null, vie
         'Views',
         views.map((v) => [v.key, v.title]),
       ),
-      section('Everywhere', EVERYWHERE),
+      section('Everywhere', isOfRuns ? [...OF_RUNS, ...EVERYWHERE] : EVERYWHERE),
       section('Plots', PLOTS),
       ...(view?.help ? [section(view.title, view.help)] : []),
     );

@@ -1,8 +1,9 @@
-/** Entry point: asks which runs there are and opens the one that the address names. */
+/** Entry point: asks which runs there are and opens the one that the address names, or the model without a run. */
 import 'uplot/dist/uPlot.min.css';
 import './generated/palette.css';
 import './app.css';
 import { Api } from './api';
+import { infoOf } from './model';
 import { Shell } from './shell';
 import { fromHash } from './state';
 
@@ -12,8 +13,9 @@ async function boot(root: HTMLElement): Promise<void> {
   const state = fromHash(location.hash, 'map');
   api.run = state.run;
   try {
-    const [runs, info] = await Promise.all([api.runs(), api.info(state.run)]);
-    new Shell(root, api, runs, info, state);
+    const [runs, model] = await Promise.all([api.runs(), api.model()]);
+    const info = model ? infoOf(model, await api.structure()) : await api.info(state.run);
+    new Shell(root, api, runs, info, state, model);
   } catch (error) {
     const message = document.createElement('p');
     message.className = 'loading is-error';

@@ -3,6 +3,7 @@
  *
  * Holds the state and carries it to the address bar and back. One round of
  * updates runs per animation frame, however often the state changes in it.
+ * Of a model without a run there are other views, and nothing to filter.
  */
 import { Api, isAbort } from './api';
 import { coloursOf, type Colours, type Theme } from './colours';
@@ -11,12 +12,13 @@ import { exportAs, type ExportKind } from './export';
 import { filterBar, type FilterBar } from './filterbar';
 import * as format from './format';
 import { helpOverlay, type Help } from './help';
+import { modelText } from './model';
 import { filterParams, fromHash, NO_FILTER, toHash, type Filter, type State } from './state';
 import { Tooltip } from './tooltip';
 import type { Info } from './generated/index';
-import type { RunName } from './generated/server';
+import type { ModelFacts, RunName } from './generated/server';
 import type { App, SetHow, View } from './view';
-import { allViews } from './views';
+import { allViews, modelViews } from './views';
 
 const POLL_MS = 1000;
 /** An answer that comes sooner needs no "computing…". */
@@ -29,9 +31,9 @@ export class Shell implements App {
   state: State;
   colours: Colours;
   readonly tooltip: Tooltip;
-  private readonly views = allViews();
+  private readonly views: View[];
   private view: View | null = null;
-  private readonly bar: FilterBar;
+  private readonly bar: FilterBar | null;
   private readonly help: Help;
   private readonly cover: Cover;
   private readonly main = h('main', { class: 'stage main', id: 'main', 'aria-live': 'off' });
@@ -56,16 +58,19 @@ export class Shell implements App {
     readonly runs: RunName[],
     public info: Info,
     state: State,
+    readonly model: ModelFacts | null = null,
   ) {
+    this.views = model ? modelViews() : allViews();
+    document.documentElement.classList.toggle('is-model', model !== null);
     this.state = this.valid(state);
     this.colours = coloursOf(preferredTheme());
     document.documentElement.dataset['theme'] = this.colours.theme;
     this.exports = { png: this.exportButton('png'), svg: this.exportButton('svg'), csv: this.exportButton('csv') };
-    this.bar = filterBar(this);
-    root.replaceChildren(this.header(), this.bar.element, this.progress, this.main, this.footer());
+    this.bar = model ? null : filterBar(this);
+    root.replaceChildren(this.header(), this.bar?.element ?? '', this.progress, this.main, this.footer());
     this.tooltip = new Tooltip(document.body);
     this.cover = new Cover(this.main);
-    this.help = helpOverlay(document.body, () => this.view, this.views);
+    this.help = helpOverlay(document.body, () => this.view, this.views, model === null);
     this.listen();
     this.showRun();
     this.schedule();
@@ -130,8 +135,9 @@ export class Shell implements App {
     const filtered = `${this.state.run} ${this.info.version} ${this.colours.theme} ${JSON.stringify(this.state.filter)}`;
     if (filtered !== this.filtered) {
       this.filtered = filtered;
-      this.bar.update();
-      void this.updateSummary();
+      this.bar?.update();
+      if (this.model) this.summary.textContent = modelText(this.model);
+      else void this.updateSummary();
     }
     this.follow.hidden = !this.info.live;
     this.follow.setAttribute('aria-pressed', String(this.isFollowing));
@@ -473,8 +479,8 @@ export class Shell implements App {
         this.help.toggle();
         return true;
       case '/':
-        this.bar.focus();
-        return true;
+        this.bar?.focus();
+        return this.bar !== null;
       case 't':
         this.toggleTheme();
         return true;

@@ -14,7 +14,7 @@ import type { Colours } from './colours';
 import type { Filter, State } from './state';
 import type { Tooltip } from './tooltip';
 import type { Info } from './generated/index';
-import type { RunName } from './generated/server';
+import type { ModelFacts, RunName } from './generated/server';
 
 export interface View {
   /** Name in the address bar. */
@@ -49,6 +49,8 @@ export interface App {
   readonly api: Api;
   /** Of the run that is shown; replaced by a newer object as a live run grows. */
   readonly info: Info;
+  /** Shown without a run; `info` then has its tensors and nothing of a run. */
+  readonly model: ModelFacts | null;
   readonly tooltip: Tooltip;
   /** Of the current theme; replaced when the theme changes (then `update` is called). */
   readonly colours: Colours;
