@@ -13,6 +13,7 @@ import * as kernel from './facts/kernel.mjs';
 import * as keyboard from './facts/keyboard.mjs';
 import * as links from './facts/links.mjs';
 import * as live from './facts/live.mjs';
+import * as model from './facts/model.mjs';
 import * as report from './facts/report.mjs';
 import * as security from './facts/security.mjs';
 import * as speed from './facts/speed.mjs';
@@ -37,7 +38,7 @@ const runs = {
 };
 await bench.start();
 const server = await bench.serve(runs.moe, runs.dense, runs.other, runs.long);
-for (const section of [views, dense, filters, links, keyboard, exporting, kernel, security, report, speed, live]) {
+for (const section of [views, dense, filters, links, keyboard, exporting, kernel, security, report, model, speed, live]) {
   await section.facts(bench, server, runs);
 }
 await bench.end();

@@ -61,9 +61,7 @@ export function renameTensors(model, run, to) {
   cpSync(run, to, { recursive: true });
   // What was derived from the log is derived again, from the names there now.
   for (const name of readdirSync(to)) if (!['log', 'metadata.json'].includes(name)) rmSync(join(to, name), { recursive: true });
-  const renamed = `${model}.renamed`;
-  writeFileSync(renamed, replaced(readFileSync(model)));
-  renameSync(renamed, model);
+  renameInModel(model);
   for (const name of readdirSync(join(to, 'log')).filter((one) => one.endsWith('.tslog'))) {
     const path = join(to, 'log', name);
     const log = replaced(readFileSync(path));
@@ -71,6 +69,13 @@ export function renameTensors(model, run, to) {
     writeFileSync(path, log);
   }
   return TENSORS.map(hostileName);
+}
+
+/** Renames tensors in the model alone. */
+export function renameInModel(model) {
+  const renamed = `${model}.renamed`;
+  writeFileSync(renamed, replaced(readFileSync(model)));
+  renameSync(renamed, model);
 }
 
 /** In place of each name one of the same length, after its own length or the `blk.N.` of its layer. */
