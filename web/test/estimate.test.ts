@@ -4,7 +4,7 @@ import type { ModelFacts } from '../src/generated/server';
 import type { Estimate, Kv, Memory } from '../src/views/parts/answer';
 import { batchSentences, kvBytes, kvCurve, mostContext, thinned, windowTokens } from '../src/views/parts/curves';
 import { diskSentence, mostShown, takenText, verdict } from '../src/views/parts/estimate-panels';
-import { changed, commandLine, contextSteps, nearestStep, optionsOf, questionOf } from '../src/views/parts/question';
+import { changed, commandLine, contextSteps, nearestStep, questionOf, triedBy } from '../src/views/parts/question';
 
 const model: ModelFacts = {
   name: 'm',
@@ -59,12 +59,14 @@ test('the command says the same, quoted for a shell', () => {
   assert.equal(commandLine("-it's.gguf", {}), "tensorscope estimate './-it'\\''s.gguf'");
 });
 
-test('flags of a way to make it fit become options', () => {
-  assert.deepEqual(optionsOf('--ubatch-size 64 --flash-attn on --shapes --unknown 3'), {
+test('a way to make it fit is tried as options', () => {
+  assert.deepEqual(triedBy('--ubatch-size 64 --flash-attn on --shapes --unknown 3'), {
     'ubatch-size': '64',
     'flash-attn': 'on',
     shapes: '',
   });
+  assert.deepEqual(triedBy('weights in q4_K (llama-quantize)'), { versus: 'q4_K' });
+  assert.equal(triedBy('tensorscope run --memory 20M'), null);
 });
 
 test('the slider doubles, and ends at what the sequences can have together', () => {

@@ -24,15 +24,7 @@ import {
 } from './parts/estimate-panels';
 import { Lines, type Mark } from './parts/lines';
 import { Panels } from './parts/panels';
-import {
-  changed,
-  commandLine,
-  contextSteps,
-  optionsOf,
-  questionOf,
-  type Option,
-  type Question,
-} from './parts/question';
+import { changed, commandLine, contextSteps, questionOf, type Option, type Question } from './parts/question';
 import type { ModelFacts } from '../generated/server';
 
 class EstimateView implements View {
@@ -234,8 +226,8 @@ class EstimateView implements View {
     fill(
       this.memory,
       ...memoryPanel(answer.memory, app, {
-        apply: (flags) => this.change(optionsOf(flags)),
-        copy: (flags) => void this.copy(flags),
+        apply: (options) => this.change(options),
+        copy: (text) => void this.copy(text),
       }),
     );
     fill(this.prompt, ...passPanel(answer.prompt, 'to the first token', app));

@@ -26,7 +26,7 @@ export interface Machine {
   kind: string;
   memory_bytes: { value: number };
   memory_bytes_per_second: { value: number };
-  flops_per_second: Record<string, { value: number }>;
+  flops_per_second?: Record<string, { value: number }>;
 }
 
 export interface Memory {

@@ -5,6 +5,7 @@ import type { App } from '../../view';
 import type { Device, Draft, Estimate, Interval, Machine, Memory, PassTime, Versus } from './answer';
 import { bars, type Bar } from './bars';
 import { typeName } from './curves';
+import { triedBy, type Option } from './question';
 
 /** A budget this many times as large would leave nothing to see of what is taken. */
 const TOO_WIDE = 20;
@@ -13,8 +14,8 @@ const STAGES: Record<string, string> = { cache: 'kv_cache', experts: 'expert' };
 const BOUNDS: Record<string, string> = { memory: 'reading memory', compute: 'computing' };
 
 export interface WayActions {
-  apply(flags: string): void;
-  copy(flags: string): void;
+  apply(options: Partial<Record<Option, string>>): void;
+  copy(text: string): void;
 }
 
 export function memoryPanel(memory: Memory, app: App, actions: WayActions): HTMLElement[] {
@@ -89,23 +90,30 @@ function waysOf({ fits, ways }: Memory, actions: WayActions): HTMLElement[] {
   if (fits) return [];
   if (ways.length === 0) return [note('No change that was tried makes it fit.', 'aside')];
   return [
-    h('p', { class: 'view-definition' }, 'It fits with one of these; a click tries it.'),
+    h(
+      'p',
+      { class: 'view-definition' },
+      'It fits with one of these; a click tries it, or puts other weights beside these.',
+    ),
     h(
       'ul',
       { class: 'est-ways' },
-      ...ways.map((way) =>
-        h(
+      ...ways.map(({ change, bytes, costs }) => {
+        const options = triedBy(change);
+        return h(
           'li',
           {},
-          h('button', { type: 'button', class: 'est-way', onclick: () => actions.apply(way.change) }, way.change),
-          h('span', {}, ` ${format.bytes(way.bytes)}: ${way.costs}`),
+          options === null
+            ? h('code', {}, change)
+            : h('button', { type: 'button', class: 'est-way', onclick: () => actions.apply(options) }, change),
+          h('span', {}, ` ${format.bytes(bytes)}: ${costs}`),
           h(
             'button',
-            { type: 'button', class: 'quiet', title: `copy ${way.change}`, onclick: () => actions.copy(way.change) },
+            { type: 'button', class: 'quiet', title: `copy ${change}`, onclick: () => actions.copy(change) },
             'copy',
           ),
-        ),
-      ),
+        );
+      }),
     ),
   ];
 }
@@ -154,7 +162,7 @@ export function boundSentence({ bound, flop_per_byte: has, ridge_flop_per_byte: 
 }
 
 export function machineText(machine: Machine): string {
-  const peak = Object.entries(machine.flops_per_second).map(
+  const peak = Object.entries(machine.flops_per_second ?? {}).map(
     ([type, { value }]) => `${format.count(Number((value / 1e12).toPrecision(3)))} TFLOP/s ${type}`,
   );
   const speed = `${format.count(Number((machine.memory_bytes_per_second.value / 1e9).toPrecision(4)))} GB/s`;

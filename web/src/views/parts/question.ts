@@ -131,8 +131,15 @@ function quoted(word: string): string {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
+/** What trying a way to make it fit changes: flags are set, other weights put beside these; null where nothing can be tried here. */
+export function triedBy(change: string): Partial<Record<Option, string>> | null {
+  const [, type] = /^weights in (\S+)/.exec(change) ?? [];
+  if (type !== undefined) return { versus: type };
+  return change.startsWith('--') ? optionsOf(change) : null;
+}
+
 /** `--ubatch-size 64 --flash-attn on` as options; what is none is left out. */
-export function optionsOf(flags: string): Partial<Record<Option, string>> {
+function optionsOf(flags: string): Partial<Record<Option, string>> {
   const options: Partial<Record<Option, string>> = {};
   let last: Option | null = null;
   for (const word of flags.split(/\s+/)) {
