@@ -139,6 +139,20 @@ export async function facts(bench, _server, { moeModel }) {
     const [head, ...rows] = parseCsv(readFileSync(await download.path(), 'utf8'));
     assert.deepEqual(rows.map((row) => [row[head.indexOf('tensor')], Number(row[head.indexOf('file_offset')])]).sort(), tensors.map((one) => [one.tensor_name, one.file_offset]).sort());
   });
+  await bench.fact('a model’s views are saved as PNG, SVG and CSV', async (t) => {
+    const page = await t.page();
+    for (const view of ['estimate', 'structure']) {
+      await visit(page, server, `#view=${view}&${ON_MACHINE}`);
+      for (const kind of ['PNG', 'SVG', 'CSV']) {
+        const [download] = await Promise.all([page.waitForEvent('download'), page.click(`.exports button:text-is("${kind}")`)]);
+        assert.equal(download.suggestedFilename(), `shakespeare-moe.gguf-${view}.${kind.toLowerCase()}`);
+        const bytes = readFileSync(await download.path());
+        if (kind === 'PNG') assert.ok(look(bytes).colours >= 4, `${view} as PNG shows something`);
+        if (kind === 'SVG') assert.match(bytes.toString('utf8'), /^<svg[\s\S]*<\/svg>\s*$/);
+        if (kind === 'CSV') assert.ok(parseCsv(bytes.toString('utf8')).length > 50, `${view} as CSV has rows`);
+      }
+    }
+  });
   await bench.fact('a layer of a model is picked by row and by map, and stands in the address', async (t) => {
     const page = await t.page();
     await visit(page, server, '#view=structure');
