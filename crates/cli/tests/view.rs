@@ -255,6 +255,10 @@ fn a_model_is_served_without_a_run() {
         error.contains("many") && error.contains("--ctx-size"),
         "{error}"
     );
+    // It would take gigabytes to answer.
+    let (status, error) = get(address, "api/model/estimate?ctx-size=99999999");
+    assert_eq!(status, "HTTP/1.1 400 Bad Request");
+    assert!(error.contains("at most 16777216 tokens"), "{error}");
     viewer.end();
 }
 

@@ -6,12 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use gguf::{Model, Question, Summary};
 use serde_json::Value;
 use server::{MachineName, ModelAnswers, ModelFacts, ModelFile, ModelStructure, ModelTensor};
 
 use crate::estimate;
+
+/// Longest context that the page may ask about: llama.cpp takes 50 bytes of this process for each
+/// of its tokens, and one digit too many must not end the viewer.
+const MAX_CONTEXT_TOKENS: u64 = 1 << 24;
 
 /// A file that is, or is called, a GGUF file: whoever means a run gives a directory.
 pub fn is_model(path: &Path) -> bool {
@@ -52,6 +56,11 @@ impl OfModel {
     fn estimate(&self, options: &[(&str, &str)]) -> anyhow::Result<Value> {
         let path = self.path.to_str();
         let path = path.ok_or_else(|| anyhow!("the name of the model is not UTF-8; rename it"))?;
+        let context = options.iter().find(|(key, _)| *key == "ctx-size");
+        let context = context.and_then(|(_, value)| value.parse::<u64>().ok());
+        if context.is_some_and(|tokens| tokens > MAX_CONTEXT_TOKENS) {
+            bail!("--ctx-size: this page asks about at most {MAX_CONTEXT_TOKENS} tokens");
+        }
         let options = options.iter().map(|(key, value)| match value.is_empty() {
             true => format!("--{key}"),
             false => format!("--{key}={value}"),
