@@ -208,7 +208,7 @@ class EstimateView implements View {
     if (answer.kv.window_layers === 0) return null;
     const known = curves.windowTokens(answer.kv);
     if (known !== null) return known;
-    const longest = { ...question, 'ctx-size': String(this.mostContext(question)) };
+    const longest = { ...question, parallel: '1', 'ctx-size': String(contextSteps(this.model, 1).at(-1)) };
     const { kv } = await this.app.api.estimate<Answer>(longest, 'estimate-window');
     return curves.windowTokens(kv);
   }
