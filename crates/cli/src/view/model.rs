@@ -1,12 +1,16 @@
 //! A model without a run, as the viewer's page asks about it: its header, and estimates.
+//!
+//! An estimate is worked out by a process of its own, `tensorscope estimate`: llama.cpp ends the
+//! process that it is in where it did not expect a value, and pages stay open for long.
 
 use std::{
     fs::File,
     io::Read as _,
     path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
 };
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context as _, bail};
 use gguf::{Model, Question, Summary};
 use serde_json::Value;
 use server::{MachineName, ModelAnswers, ModelFacts, ModelFile, ModelStructure, ModelTensor};
@@ -54,8 +58,6 @@ impl OfModel {
     }
 
     fn estimate(&self, options: &[(&str, &str)]) -> anyhow::Result<Value> {
-        let path = self.path.to_str();
-        let path = path.ok_or_else(|| anyhow!("the name of the model is not UTF-8; rename it"))?;
         let context = options.iter().find(|(key, _)| *key == "ctx-size");
         let context = context.and_then(|(_, value)| value.parse::<u64>().ok());
         if context.is_some_and(|tokens| tokens > MAX_CONTEXT_TOKENS) {
@@ -65,8 +67,36 @@ impl OfModel {
             true => format!("--{key}"),
             false => format!("--{key}={value}"),
         });
-        let arguments: Vec<String> = options.chain(["--".to_owned(), path.to_owned()]).collect();
-        estimate::json(&arguments)
+        // Also when the file has been replaced meanwhile.
+        let output = Command::new("/proc/self/exe")
+            .arg("estimate")
+            .args(options)
+            .args(["--json", "--"])
+            .arg(&self.path)
+            .env("GGML_NO_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .output();
+        let output = output.context("the estimate cannot be started")?;
+        match output.status.success() {
+            true => Ok(serde_json::from_slice(&output.stdout)?),
+            false => bail!(why(&output)),
+        }
+    }
+}
+
+/// The line in which an estimate that failed said what is wrong.
+fn why(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let own = ["tensorscope: ", "error: "];
+    let own = own.map(|begin| said.lines().find_map(|line| line.strip_prefix(begin)));
+    let assertion = said.find("GGML_ASSERT").map(|at| &said[at..]);
+    let assertion = assertion.and_then(|text| text.lines().next());
+    match (own.into_iter().flatten().next(), assertion) {
+        (Some(line), _) => line.to_owned(),
+        (None, Some(assertion)) => {
+            format!("llama.cpp did not expect these values together: {assertion}")
+        }
+        (None, None) => format!("the estimate ended without an answer: {}", output.status),
     }
 }
 
