@@ -85,7 +85,15 @@ const kv: Kv = {
   recurrent_bytes: 7,
   window_layers: 3,
 };
-const memory = { budget_bytes: 10_000, weight_bytes: 4000, compute_bytes: 1000, fits: true, bytes: 6000 } as Memory;
+const memory = {
+  budget_bytes: 10_000,
+  budgeted_bytes: 6000,
+  weight_bytes: 4000,
+  context_bytes: 1000,
+  compute_bytes: 1000,
+  fits: true,
+  bytes: 6000,
+} as Memory;
 const answer = { kv, memory } as Estimate;
 
 test('KV memory bends where windows end', () => {
@@ -134,7 +142,7 @@ test('what batches give is said in sentences', () => {
 
 test('memory is said with what is left, or missing', () => {
   assert.equal(verdict(memory), 'fits with 3.91 KiB to spare');
-  assert.equal(verdict({ ...memory, fits: false, bytes: 11_024 }), 'does not fit: 1 KiB too much');
+  assert.equal(verdict({ ...memory, fits: false, budgeted_bytes: 11_024 }), 'does not fit: 1 KiB too much');
   assert.deepEqual(
     [mostShown(10, 100), mostShown(10, 1000), mostShown(200, 100), mostShown(5, null)],
     [100, 10, 200, 5],

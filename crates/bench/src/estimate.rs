@@ -72,7 +72,7 @@ const PASSES: [(usize, usize, usize); 5] = [
 const ROUNDS: usize = 5;
 const PROMPT_ROUNDS: usize = 1;
 /// How often kernels and passes are measured, one after the other.
-const TURNS: usize = 3;
+const TURNS: usize = 2;
 
 #[derive(Serialize)]
 struct Row {
@@ -256,7 +256,8 @@ fn measured(
     let batch = |from: usize, tokens: usize| -> Vec<BatchToken> {
         let all = (0..sequences).flat_map(|sequence| (0..tokens).map(move |at| (sequence, at)));
         all.map(|(sequence, at)| BatchToken {
-            token: (7 + (from + at) as i32 * 7919 + sequence as i32 * 104_729).rem_euclid(vocabulary),
+            token: (7 + (from + at) as i32 * 7919 + sequence as i32 * 104_729)
+                .rem_euclid(vocabulary),
             position: (from + at) as i32,
             sequence: sequence as u32,
         })

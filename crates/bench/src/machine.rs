@@ -184,7 +184,11 @@ fn kept_path(key: &str) -> Option<PathBuf> {
         .map(PathBuf::from)
         .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
     let hash = support::hash::fnv1a(key.as_bytes());
-    Some(folder.join("tensorscope").join(format!("machine-{hash:016x}.json")))
+    Some(
+        folder
+            .join("tensorscope")
+            .join(format!("machine-{hash:016x}.json")),
+    )
 }
 
 /// `None` for a file that is not there, of another machine, or damaged.
@@ -238,8 +242,18 @@ fn complete(rates: &mut Rates, wanted: &Wanted, threads: NonZeroUsize) -> anyhow
     attention.retain(|heads| {
         let known = rates.attention.iter();
         !known.clone().any(|known| {
-            let of = (known.heads, known.kv_heads, known.key_length, known.value_length);
-            let wanted = (heads.heads, heads.kv_heads, heads.key_length, heads.value_length);
+            let of = (
+                known.heads,
+                known.kv_heads,
+                known.key_length,
+                known.value_length,
+            );
+            let wanted = (
+                heads.heads,
+                heads.kv_heads,
+                heads.key_length,
+                heads.value_length,
+            );
             known.ty == heads.cache.name() && of == wanted
         })
     });
@@ -249,7 +263,11 @@ fn complete(rates: &mut Rates, wanted: &Wanted, threads: NonZeroUsize) -> anyhow
         return Ok(false);
     }
     let kernels = Kernels::new(threads.get(), KERNEL_TIME)?;
-    let bar = progress::bar(steps as u64, "measuring llama.cpp's kernels, once", "kernels");
+    let bar = progress::bar(
+        steps as u64,
+        "measuring llama.cpp's kernels, once",
+        "kernels",
+    );
     for matrix in products {
         let seconds = curve(kernels.product(matrix, &PRODUCT_TOKENS));
         rates.products.push(product(matrix, seconds));

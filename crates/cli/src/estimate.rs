@@ -34,11 +34,13 @@ use crate::engine_args::{When, cache_type};
 
 /// Say what a model will take and give, before anything is downloaded or rented
 ///
-/// Memory is what llama.cpp itself says that it would allocate: it is asked with the model's
-/// header, and no weight is read (a preset or a config.json needs no file). Speed is a
-/// roofline: bytes and FLOPs of each part of a pass against what the machine can do, as an
-/// interval, with what bounds it. Without --machine it is for this one, whose memory and
-/// arithmetic are measured for half a second.
+/// Memory is what llama.cpp itself says that it would allocate, by device: it is asked with the
+/// model's header, and no weight is read (a preset or a config.json needs no file). Speed is the
+/// sum of llama.cpp's kernels where they were measured: on this machine some seconds for a model
+/// whose shapes are new, which are kept, and on an H200. For other machines it is a roofline. All
+/// times are intervals, with what bounds them.
+///
+/// Of a run, the times of its evaluations are used.
 ///
 /// Further questions: --latency for the best batch, --versus for two weight types side by
 /// side, --draft for speculation, --attention for the bytes that attention moves, --shapes
@@ -258,7 +260,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-#[allow(dead_code)]
 /// What `estimate --json` says for these arguments, those behind the command's name.
 pub fn json(arguments: &[String]) -> anyhow::Result<serde_json::Value> {
     #[derive(clap::Parser)]
@@ -391,10 +392,15 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
     question.other_bytes = memory.compute_bytes;
     question.max_latency_seconds = args.latency.map(|latency| latency.as_secs_f64());
     question.measured = subject.measured.as_ref().map(|measured| measured.table());
-    let other_run = args.versus.as_deref().filter(|name| Path::new(name).is_dir());
+    let other_run = args
+        .versus
+        .as_deref()
+        .filter(|name| Path::new(name).is_dir());
     let measured_versus = match (&subject.measured, other_run) {
         (_, None) => None,
-        (None, Some(_)) => bail!("--versus: a run is compared with a run; give one instead of the model"),
+        (None, Some(_)) => {
+            bail!("--versus: a run is compared with a run; give one instead of the model")
+        }
         (Some(mine), Some(path)) => {
             let other = measured::of(&open_run(Path::new(path))?)?;
             Some(measured::pairs(mine, &other))

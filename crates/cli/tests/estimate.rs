@@ -7,6 +7,8 @@ use serde_json::Value;
 fn tensorscope(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tensorscope"))
         .args(args)
+        // What is measured here must not be kept for whoever runs the tests.
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         .output()
         .unwrap()
 }
@@ -51,15 +53,15 @@ fn a_model_that_nobody_has_is_estimated_from_its_shape() {
 #[test]
 fn what_does_not_fit_gets_ways_that_do() {
     let like = ["--like", "llama-3-8b", "--type", "q8_0", "-c", "32768"];
-    let estimate = json(&[&like[..], &["--memory", "12G"], &H100].concat());
+    let estimate = json(&[&like[..], &["--memory", "11G"], &H100].concat());
     let memory = &estimate["memory"];
     assert_eq!(memory["fits"], false, "{memory}");
     let ways = memory["ways"].as_array().unwrap();
     assert_eq!(ways.len(), 3, "{memory}");
     for way in ways {
-        assert!(number(way, "/bytes") <= 12 << 30, "{way}");
+        assert!(number(way, "/bytes") <= 11 << 30, "{way}");
     }
-    let output = tensorscope(&[&["estimate"], &like[..], &["--memory", "12G"], &H100].concat());
+    let output = tensorscope(&[&["estimate"], &like[..], &["--memory", "11G"], &H100].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("no: "), "{text}");
     assert!(text.contains("  with     --cache-type-k q8_0"), "{text}");
@@ -133,6 +135,32 @@ fn bad_input_is_one_line() {
         (vec![like[0], like[1], "--machine", "abacus"], "abacus"),
         (vec![like[0], like[1], "--type", "q9"], "q9"),
         (vec![like[0], like[1], "--draft", "5"], "is not a draft"),
+        (
+            vec![like[0], like[1], "-c", "4", "--parallel", "8"],
+            "fewer than 8 sequences",
+        ),
+        (vec![like[0], like[1], "-c", "4000000000"], "at most"),
+        (vec![like[0], like[1], "--disk", "0"], "--disk"),
+        (
+            vec![like[0], like[1], "--shared-prefix", "9999"],
+            "--shared-prefix",
+        ),
+        (
+            vec![
+                like[0],
+                like[1],
+                "--gpu-layers",
+                "3",
+                "--machine",
+                "EPYC 9654",
+            ],
+            "is not a GPU",
+        ),
+        (
+            vec![like[0], like[1], "--versus", "/tmp"],
+            "a run is compared",
+        ),
+        (vec!["/tmp"], "/tmp"),
         (vec![], "MODEL|CONFIG"),
     ] {
         let output =
@@ -176,9 +204,120 @@ fn the_table_of_machines_can_be_extended() {
 }
 
 #[test]
-fn this_machine_is_measured() {
-    let estimate = json(&["--like", "llama-3.2-1b", "-c", "512"]);
+fn layers_are_laid_out_over_gpus_and_the_host() {
+    let like = ["--like", "llama-3-8b", "--type", "q4_K"];
+    let of = |more: &[&str]| -> Vec<(String, u64)> {
+        let estimate = json(&[&like[..], &H100, more].concat());
+        let devices = estimate["memory"]["devices"].as_array().unwrap();
+        let all: u64 = devices.iter().map(|d| number(d, "/weight_bytes")).sum();
+        assert_eq!(all, number(&estimate, "/memory/weight_bytes"));
+        devices
+            .iter()
+            .map(|device| {
+                let name = device["name"].as_str().unwrap().to_owned();
+                (name, number(device, "/weight_bytes"))
+            })
+            .collect()
+    };
+    let on = |devices: &[(String, u64)], name: &str| {
+        let found = devices.iter().find(|(known, _)| known == name);
+        found.map_or(0, |(_, bytes)| *bytes)
+    };
+    let (all, some, none) = (
+        of(&[]),
+        of(&["--gpu-layers", "10"]),
+        of(&["--gpu-layers", "0"]),
+    );
+    // Only embeddings are looked up on the host.
+    assert!(on(&all, "GPU0") > 10 * on(&all, "CPU"), "{all:?}");
+    assert!(on(&some, "GPU0") < on(&some, "CPU"), "{some:?}");
+    assert_eq!(on(&none, "GPU0"), 0, "{none:?}");
+    let two = of(&["--gpus", "2"]);
+    let ratio = on(&two, "GPU0") as f64 / on(&two, "GPU1") as f64;
+    assert!((0.8..1.25).contains(&ratio), "{two:?}");
+}
+
+#[test]
+fn the_layers_that_are_named_fit_and_one_more_does_not() {
+    let like = ["--like", "llama-2-7b", "--type", "f16", "--memory", "10G"];
+    let estimate = json(&[&like[..], &H100].concat());
+    let ways = estimate["memory"]["ways"].as_array().unwrap();
+    let flag = ways
+        .iter()
+        .find_map(|way| way["change"].as_str()?.strip_prefix("--gpu-layers "))
+        .unwrap_or_else(|| panic!("{ways:?}"));
+    let layers: u32 = flag.parse().unwrap();
+    let fits = |layers: u32| {
+        let layers = layers.to_string();
+        json(&[&like[..], &H100, &["--gpu-layers", &layers]].concat())["memory"]["fits"].clone()
+    };
+    assert_eq!(
+        (fits(layers), fits(layers + 1)),
+        (true.into(), false.into())
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_read_from_disk() {
+    let args = ["--like", "llama-3-8b", "--machine", "EPYC 9654"];
+    let at = |memory: &str| json(&[&args[..], &["--memory", memory, "--disk", "2G"]].concat());
+    assert!(at("64G").get("disk").is_none());
+    let (less, more) = (at("3G"), at("6G"));
+    let speed = |of: &Value, path: &str| of.pointer(path).and_then(Value::as_f64).unwrap();
+    let path = "/disk/tokens_per_second";
+    assert!(speed(&less, path) < speed(&more, path), "{less}");
+    // Fed, it is not slower than with llama.cpp alone.
+    assert!(speed(&more, "/disk/stock/tokens_per_second") <= speed(&more, path));
+}
+
+#[test]
+fn pages_keep_a_shared_prefix_once() {
+    let args = ["--like", "llama-3-8b", "-c", "32768", "--parallel", "8"];
+    let reserved = |more: &[&str]| {
+        let estimate = json(&[&args[..], &H100, more].concat());
+        number(&estimate, "/kv_paged/reserved_bytes")
+    };
+    let prefix = ["--shared-prefix", "1024"];
+    // Seven of eight sequences have 1024 tokens of 128 KiB less.
+    assert_eq!(reserved(&[]) - reserved(&prefix), 7 * 1024 * (128 << 10));
+    assert!(reserved(&["--page-tokens", "4096"]) > reserved(&["--page-tokens", "1"]) - 1);
+}
+
+#[test]
+fn a_run_brings_its_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |name: &str, model: &str, more: &[&str]| {
+        let run = folder.path().join(name).display().to_string();
+        let model = testing::models::shipped(model).display().to_string();
+        let args = [
+            "record", "-q", "-m", &model, "-p", "the king", "-n", "12", "-o", &run,
+        ];
+        let output = tensorscope(&[&args[..], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        run
+    };
+    let run = record("a", "shakespeare-dense.gguf", &[]);
+    let other = record("b", "shakespeare-dense.gguf", &[]);
+    let estimate = json(&[&[run.as_str(), "--versus", &other], &H100[..]].concat());
+    let batches = estimate["measured"]["batches"].as_array().unwrap();
+    assert_eq!(number(&batches[0], "/batch"), 1, "{batches:?}");
+    assert!(number(&batches[0], "/evaluations") >= 11, "{batches:?}");
+    let first = &estimate["batch"]["points"][0];
+    assert_eq!(first["seconds"]["likely"], batches[0]["seconds"]);
+    assert_eq!(first["is_measured"], true);
+    assert_eq!(estimate["batch"]["points"][1]["is_measured"], false);
+    assert_eq!(estimate["measured_versus"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn this_machine_is_measured_once() {
+    let args = ["--like", "llama-3.2-1b", "-c", "512", "--threads", "1"];
+    let estimate = json(&args);
     assert_eq!(estimate["machine"]["name"], "this machine");
     let rate = estimate["machine"]["memory_bytes_per_second"]["value"].as_f64();
     assert!(rate.unwrap() > 1e8, "{rate:?}");
+    let token = |estimate: &Value| estimate["token"]["seconds"]["likely"].as_f64().unwrap();
+    assert!(token(&estimate) > 1e-4, "{estimate}");
+    // What was kept is used: the same to the last digit.
+    assert_eq!(token(&json(&args)), token(&estimate));
 }

@@ -19,8 +19,10 @@ use llama_cpp_sys_2 as sys;
 
 use crate::{EngineError, processor, start};
 
-/// Weights that take turns when few tokens are multiplied: memory decides then.
-const WEIGHT_BYTES: u64 = 256 << 20;
+/// Weights that take turns when few tokens are multiplied: memory decides then. Of a last cache
+/// of 32 MiB a sixteenth of them at most is still there when its turn comes again.
+const WEIGHT_BYTES: u64 = 512 << 20;
+const MIN_WEIGHT_BYTES: u64 = 64 << 20;
 /// The same for cached keys and values, which are a program's own memory.
 const CACHE_BYTES: u64 = 256 << 20;
 /// From so many tokens on computing decides, and a few matrices are enough.
@@ -30,6 +32,8 @@ const MIN_PRODUCTS: u64 = 1 << 30;
 /// Rows that are measured at most: more of them take as long each.
 const MAX_ROWS: u64 = 1 << 13;
 const MAX_EXPERTS: u64 = 64;
+/// Has no divisor in common with any usual number of experts.
+const SCATTER: u64 = 37;
 const MIN_ROUNDS: usize = 3;
 /// After a round that takes longer, two are enough.
 const LONG: f64 = 0.25;
@@ -129,9 +133,10 @@ impl Kernels {
     pub fn product(&self, matrix: Matrix, tokens: &[usize]) -> Option<Timings> {
         // Two of them at least, so that none is in a cache.
         let rows = matrix.rows.min(MAX_ROWS);
-        let rows = rows.min(WEIGHT_BYTES / 2 / matrix.bytes(1)?).max(1);
+        let all_bytes = self.weights.bytes as u64;
+        let rows = rows.min(all_bytes / 2 / matrix.bytes(1)?).max(1);
         let bytes = matrix.bytes(rows)?;
-        let count = (WEIGHT_BYTES / bytes).clamp(1, 4096) as usize;
+        let count = (all_bytes / bytes).clamp(1, 4096) as usize;
         let shape = [matrix.columns as i64, rows as i64, 1];
         let all = Graph::new(count, 0)?;
         let (weights, _buffer) = all.mapped(&self.weights, matrix.ty, shape, count)?;
@@ -156,13 +161,14 @@ impl Kernels {
         let Experts { matrix, .. } = experts;
         let count = experts.count.clamp(1, MAX_EXPERTS);
         let chosen = experts.used.clamp(1, count);
-        let rows = WEIGHT_BYTES / count / matrix.bytes(1)?;
+        let all_bytes = self.weights.bytes as u64;
+        let rows = all_bytes / count / matrix.bytes(1)?;
         let matrix = Matrix {
             rows: matrix.rows.min(rows).max(1),
             ..matrix
         };
         let stack = matrix.bytes(matrix.rows)? * count;
-        let stacks = (WEIGHT_BYTES / stack).clamp(1, 64) as usize;
+        let stacks = (all_bytes / stack).clamp(1, 64) as usize;
         let shape = [matrix.columns, matrix.rows, count].map(|n| n as i64);
         let all = Graph::new(stacks, 0)?;
         let (weights, _buffer) = all.mapped(&self.weights, matrix.ty, shape, stacks)?;
@@ -183,7 +189,8 @@ impl Kernels {
                 for node in 0..nodes {
                     let ids = graph.integers(chosen, tokens, |at, token| {
                         let round = (node / stacks) as u64;
-                        ((at + (token + round) * chosen) % count) as i32
+                        // Not one beside the other: a router does not choose so.
+                        (((at + (token + round) * chosen) * SCATTER) % count) as i32
                     });
                     let weights = weights[node % stacks];
                     // SAFETY: live tensors whose shapes fit.
@@ -364,8 +371,12 @@ struct Weights {
 
 impl Weights {
     fn new() -> Weights {
-        // Room for padding.
-        let bytes = WEIGHT_BYTES as usize + (1 << 20);
+        // A quarter of what is free will do on a small machine.
+        // SAFETY: they take a number and answer with one.
+        let free =
+            unsafe { libc::sysconf(libc::_SC_AVPHYS_PAGES) * libc::sysconf(libc::_SC_PAGESIZE) };
+        let bytes = (free.max(0) as u64 / 4).clamp(MIN_WEIGHT_BYTES, WEIGHT_BYTES);
+        let bytes = (bytes as usize).next_multiple_of(1 << 20);
         let file = tempfile::tempfile().ok().and_then(|mut file| {
             let piece = vec![FILL; 1 << 20];
             for _ in 0..bytes / piece.len() {

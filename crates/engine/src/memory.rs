@@ -95,10 +95,14 @@ impl Model {
             }
         };
         let all = i32::MAX;
-        let layers = offload.layers.map_or(all, |n| i32::try_from(n).unwrap_or(all));
+        let layers = offload
+            .layers
+            .map_or(all, |n| i32::try_from(n).unwrap_or(all));
         let mut without_tokens = Vec::new();
+        let mut stripped = None;
         Model::load_with(path, Loading::AsFound, |params, gguf| {
             without_tokens = no_vocabulary(gguf);
+            stripped = without_vocabulary(gguf);
             params.kv_overrides = without_tokens.as_ptr();
             params.no_alloc = true;
             params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
@@ -107,12 +111,31 @@ impl Model {
                 params.devices = devices.as_mut_ptr();
                 params.n_gpu_layers = layers;
             }
+            stripped.as_ref().map(|file| file.path().to_owned())
         })
     }
 }
 
-/// Keys that make llama.cpp leave the vocabulary in the file: its size is enough for buffers, and
-/// reading a large one takes longer than all else.
+/// Of each token, or long.
+const LONG_KEYS: [&str; 6] = [
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.scores",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.merges",
+    "tokenizer.ggml.precompiled_charsmap",
+    "tokenizer.chat_template",
+];
+
+/// A header without the vocabulary, which takes longer to read than all else. `None` where it
+/// cannot be made; llama.cpp then reads the file itself.
+fn without_vocabulary(gguf: &gguf::Model) -> Option<tempfile::NamedTempFile> {
+    let mut file = tempfile::Builder::new().suffix(".gguf").tempfile().ok()?;
+    let is_kept = |key: &str| !LONG_KEYS.contains(&key);
+    let written = gguf.write_header_of(is_kept, file.as_file_mut());
+    written.is_ok_and(|written| written).then_some(file)
+}
+
+/// Keys that make llama.cpp do without a vocabulary: its size is enough for buffers.
 fn no_vocabulary(gguf: &gguf::Model) -> Vec<sys::llama_model_kv_override> {
     let tokens = gguf.metadata().get("tokenizer.ggml.tokens");
     let tokens = tokens.and_then(|value| Some(value.as_array()?.count));

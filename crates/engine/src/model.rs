@@ -47,13 +47,15 @@ impl Model {
         Model::load_with(path, loading, |params, _| {
             params.load_mode = sys::LLAMA_LOAD_MODE_MMAP;
             params.use_extra_bufts = repack == Repack::On;
+            None
         })
     }
 
+    /// `set` changes parameters, and may name another file for llama.cpp to read.
     pub(crate) fn load_with(
         path: &Path,
         loading: Loading,
-        set: impl FnOnce(&mut sys::llama_model_params, &gguf::Model),
+        set: impl FnOnce(&mut sys::llama_model_params, &gguf::Model) -> Option<PathBuf>,
     ) -> Result<Model, ModelError> {
         let gguf = gguf::Model::open(path)?;
         processor::check()?;
@@ -61,12 +63,10 @@ impl Model {
         take_errors();
         // SAFETY: takes nothing.
         let mut params = unsafe { sys::llama_model_default_params() };
-        set(&mut params, &gguf);
+        let other = set(&mut params, &gguf);
         // llama.cpp wants the first file of a split set.
-        let first = gguf
-            .files()
-            .first()
-            .map_or(path, |file| file.path.as_path());
+        let first = gguf.files().first().map(|file| file.path.as_path());
+        let first = other.as_deref().or(first).unwrap_or(path);
         let c_path = CString::new(first.as_os_str().as_bytes())
             .map_err(|_| refused(path, "its path has a NUL byte in it".into()))?;
         // SAFETY: a valid string and parameters made by llama.cpp.

@@ -90,7 +90,13 @@ pub(crate) fn product(known: &[Product], matrix: Matrix) -> Option<&Curve> {
 /// The attention of such heads, or of the most similar ones with a cache of that type.
 pub(crate) fn attention<'a>(known: &'a [Heads], ty: &str, wanted: &Attention) -> Option<&'a Curve> {
     let numbers = |heads: &Heads| {
-        let Heads { heads, kv_heads, key_length, value_length, .. } = *heads;
+        let Heads {
+            heads,
+            kv_heads,
+            key_length,
+            value_length,
+            ..
+        } = *heads;
         [heads, kv_heads, key_length, value_length]
     };
     let alike = known.iter().filter(|heads| heads.ty == ty);
@@ -205,9 +211,10 @@ mod tests {
             points: vec![(1, seconds(1.0)), (3, seconds(2.0)), (4, seconds(4.0))],
         };
         let at = |tokens| curve.at(tokens).unwrap().likely;
-        assert_eq!([at(0.5), at(1.0), at(2.0), at(3.5), at(8.0)], [
-            1.0, 1.0, 1.5, 3.0, 8.0
-        ]);
+        assert_eq!(
+            [at(0.5), at(1.0), at(2.0), at(3.5), at(8.0)],
+            [1.0, 1.0, 1.5, 3.0, 8.0]
+        );
         assert_eq!(Curve::default().at(1.0), None);
     }
 

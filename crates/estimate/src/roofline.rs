@@ -215,7 +215,13 @@ pub fn work(shape: &Shape, pass: Pass, types: Types) -> Result<Vec<Work>> {
         if part == Part::Ffn {
             units = shorter_last(units, outputs as f64);
         }
-        push(stage, flops_of(part, tokens_f), read(part)? as f64, 0.0, units);
+        push(
+            stage,
+            flops_of(part, tokens_f),
+            read(part)? as f64,
+            0.0,
+            units,
+        );
     }
     let union = experts_union(shape, tokens);
     let of_one = active(Part::Experts);
@@ -642,10 +648,7 @@ pub fn prompt_time(
     if last_begin == 0 {
         return Ok(last);
     }
-    let (first, before) = (
-        time(pass(0, 0))?,
-        time(pass(last_begin - micro_batch, 0))?,
-    );
+    let (first, before) = (time(pass(0, 0))?, time(pass(last_begin - micro_batch, 0))?);
     let full = (last_begin / micro_batch) as f64;
     let mean = |of: fn(&PassTime) -> f64| full * (of(&first) + of(&before)) / 2.0 + of(&last);
     let seconds = Seconds {

@@ -224,7 +224,9 @@ impl PartSum {
         match weights {
             Weights::AsStored => {
                 self.stored()?;
-                Ok(known.map(|(matrix, n)| (*matrix, *n as f64 / all)).collect())
+                Ok(known
+                    .map(|(matrix, n)| (*matrix, *n as f64 / all))
+                    .collect())
             }
             Weights::All(NumberType { name: ty, .. }) => {
                 let retyped = known.map(|(matrix, n)| (Matrix { ty, ..*matrix }, *n as f64 / all));
@@ -275,7 +277,12 @@ impl Attention {
                 let key_length = latent.kv_rank.saturating_add(latent.rope_length);
                 [self.heads, 1, key_length, latent.kv_rank]
             }
-            None => [self.heads, self.kv_heads, self.key_length, self.value_length],
+            None => [
+                self.heads,
+                self.kv_heads,
+                self.key_length,
+                self.value_length,
+            ],
         }
     }
 

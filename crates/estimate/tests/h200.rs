@@ -32,7 +32,11 @@ fn bf16_on_an_h200_is_predicted_within_15_percent_but_for_a_few() {
     let types = Types::stored(NumberType::F16);
     let mut shapes: BTreeMap<&str, Shape> = BTreeMap::new();
     let mut errors = Vec::new();
-    for line in MEASURED.lines().skip_while(|line| line.starts_with('#')).skip(1) {
+    for line in MEASURED
+        .lines()
+        .skip_while(|line| line.starts_with('#'))
+        .skip(1)
+    {
         let [preset, sequences, context, new_tokens, seconds] =
             line.split(',').collect::<Vec<_>>()[..]
         else {
@@ -67,5 +71,8 @@ fn bf16_on_an_h200_is_predicted_within_15_percent_but_for_a_few() {
         errors[errors.len() - 1] * 100.0
     );
     assert_eq!(errors.len(), 55);
-    assert!(within >= 46 && errors[27] < 0.07 && errors[54] < 0.27, "{errors:?}");
+    assert!(
+        within >= 46 && errors[27] < 0.07 && errors[54] < 0.27,
+        "{errors:?}"
+    );
 }

@@ -20,6 +20,7 @@ pub mod model;
 pub mod names;
 pub mod source;
 pub mod split;
+mod strip;
 pub mod structure;
 pub mod summary;
 pub mod types;

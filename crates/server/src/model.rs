@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Long options of `tensorscope estimate` that describe a question.
-pub const ESTIMATE_KEYS: [&str; 21] = [
+pub const ESTIMATE_KEYS: [&str; 22] = [
     "ctx-size",
     "parallel",
     "prompt-tokens",
@@ -26,6 +26,7 @@ pub const ESTIMATE_KEYS: [&str; 21] = [
     "cache-type-v",
     "flash-attn",
     "gpu-layers",
+    "gpus",
     "threads",
     "memory",
     "machine",

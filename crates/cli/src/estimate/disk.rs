@@ -70,5 +70,6 @@ fn rate(args: &Args, subject: &Subject) -> (f64, &'static str) {
     let file = subject.file.as_ref().filter(|file| !file.is_a_hole());
     let file = file.map(|file| file.path()).or(program.as_deref());
     let rate = |file: &Path| planning::disk_rate(file);
-    file.and_then(rate).map_or(assumed, |rate| (rate, "measured"))
+    file.and_then(rate)
+        .map_or(assumed, |rate| (rate, "measured"))
 }

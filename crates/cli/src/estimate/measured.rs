@@ -77,7 +77,10 @@ impl Measured {
 /// Batches that both runs have.
 pub fn pairs(first: &Measured, second: &Measured) -> Vec<Pair> {
     let same = |one: &Batch| second.batches.iter().find(|other| other.batch == one.batch);
-    let both = first.batches.iter().filter_map(|one| Some((one, same(one)?)));
+    let both = first
+        .batches
+        .iter()
+        .filter_map(|one| Some((one, same(one)?)));
     both.map(|(one, other)| Pair {
         batch: one.batch,
         first_seconds: one.seconds,

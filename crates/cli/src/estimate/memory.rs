@@ -86,6 +86,8 @@ pub struct Device {
     pub weight_bytes: u64,
     pub context_bytes: u64,
     pub compute_bytes: u64,
+    /// What there is for it; not known of a host beside GPUs.
+    pub budget_bytes: Option<u64>,
 }
 
 /// A change, and what is taken then.
@@ -125,7 +127,11 @@ impl Memory {
             },
         };
         let asker = Asker::new(args, subject, offload(args, machine, budget_bytes)?)?;
-        let devices = asker.devices(now)?;
+        let mut devices = asker.devices(now)?;
+        let has_gpus = devices.iter().any(Device::is_gpu);
+        for device in &mut devices {
+            device.budget_bytes = Some(budget_bytes).filter(|_| device.is_gpu() || !has_gpus);
+        }
         let sum = |of: fn(&Device) -> u64| devices.iter().map(of).sum::<u64>();
         let (weights, context, compute) = (
             sum(|d| d.weight_bytes),
@@ -266,6 +272,7 @@ impl<'a> Asker<'a> {
             weight_bytes: memory.model_bytes,
             context_bytes: memory.context_bytes,
             compute_bytes: memory.compute_bytes,
+            budget_bytes: None,
         };
         let used = |d: &Device| d.weight_bytes + d.context_bytes + d.compute_bytes > 0;
         Ok(context
@@ -291,15 +298,16 @@ impl<'a> Asker<'a> {
             weight_bytes,
             context_bytes: one.saturating_mul(self.sequences),
             compute_bytes: planning::buffer_bytes(shape.vocabulary, shape.hidden, tokens),
+            budget_bytes: None,
         }])
     }
 
     /// Up to three changes that make it fit, those first that cost the least quality.
     fn ways(&self, now: Setting, taken_bytes: u64, budget: u64) -> anyhow::Result<Vec<Way>> {
         if !self.offload.gpus.is_empty() {
-            let mut ways = self.fewer_layers(now, budget)?;
-            ways.extend(self.settings(now, budget));
-            ways.truncate(WANTED);
+            let mut ways = self.settings(now, budget);
+            ways.truncate(WANTED - 1);
+            ways.extend(self.fewer_layers(now, budget)?);
             return Ok(ways);
         }
         let weights = self.weight_bytes()?;

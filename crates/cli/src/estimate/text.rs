@@ -114,7 +114,10 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
             args.page_tokens,
             match estimate.kv_paged.shared_bytes {
                 0 => String::new(),
-                bytes => format!(", where {} are kept once instead of often", HumanBytes(bytes)),
+                bytes => format!(
+                    ", where {} are kept once instead of often",
+                    HumanBytes(bytes)
+                ),
             }
         ),
     );
@@ -136,7 +139,10 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
             )
         });
         let batches: Vec<String> = batches.collect();
-        line("measured", format!("{}: {}", measured.run, batches.join(", ")));
+        line(
+            "measured",
+            format!("{}: {}", measured.run, batches.join(", ")),
+        );
     }
     if let Some(draft) = &estimate.draft {
         line(
@@ -170,7 +176,9 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
 
 fn from_disk(disk: &Disk) -> String {
     let speed = |tokens: Option<f64>| {
-        tokens.map_or("unknown".to_owned(), |tokens| format!("{tokens:.2} tokens/s"))
+        tokens.map_or("unknown".to_owned(), |tokens| {
+            format!("{tokens:.2} tokens/s")
+        })
     };
     let predicted = &disk.predicted;
     format!(
@@ -198,12 +206,15 @@ fn pass(time: &PassTime, of: &str) -> String {
 }
 
 fn seconds(seconds: &Seconds) -> String {
-    let ms = |seconds: f64| seconds * 1e3;
+    let (unit, factor) = match seconds.likely < 10.0 {
+        true => ("ms", 1e3),
+        false => ("s", 1.0),
+    };
     format!(
-        "{:.1} ms ({:.1} to {:.1})",
-        ms(seconds.likely),
-        ms(seconds.best),
-        ms(seconds.worst)
+        "{:.1} {unit} ({:.1} to {:.1})",
+        seconds.likely * factor,
+        seconds.best * factor,
+        seconds.worst * factor
     )
 }
 

@@ -63,6 +63,12 @@ impl OfModel {
         if context.is_some_and(|tokens| tokens > MAX_CONTEXT_TOKENS) {
             bail!("--ctx-size: this page asks about at most {MAX_CONTEXT_TOKENS} tokens");
         }
+        // The command takes a run there as well: no paths from a page.
+        let is_type = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let versus = options.iter().find(|(key, _)| *key == "versus");
+        if let Some((_, value)) = versus.filter(|(_, value)| !is_type(value)) {
+            bail!("--versus: `{value}` is no type of weights");
+        }
         let options = options.iter().map(|(key, value)| match value.is_empty() {
             true => format!("--{key}"),
             false => format!("--{key}={value}"),

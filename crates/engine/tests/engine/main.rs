@@ -6,6 +6,7 @@ mod caches;
 mod children;
 mod feeding;
 mod fixtures;
+mod kernels;
 mod memory;
 mod oracle;
 mod poison;

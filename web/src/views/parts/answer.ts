@@ -36,6 +36,8 @@ export interface Memory {
   weight_bytes: number;
   context_bytes: number;
   compute_bytes: number;
+  /** What has to fit in the budget: all of it, or what the fullest GPU has. */
+  budgeted_bytes: number;
   budget_bytes: number;
   fits: boolean;
   ways: { change: string; bytes: number; costs: string }[];

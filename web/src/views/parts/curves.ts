@@ -80,7 +80,7 @@ export function kvCurve(answer: Estimate, sequences: number, most: number, windo
   const contexts = [...new Set([...even, ...bend])].filter((all) => all <= most).sort((a, b) => a - b);
   const points = contexts.map((all): [number, number] => [all, kvBytes(kv, all / sequences, window) * sequences]);
   const lines = [{ name: 'KV cache and state', category: 'attention', points }];
-  const room = memory.budget_bytes - memory.weight_bytes - memory.compute_bytes;
+  const room = memory.budget_bytes - (memory.budgeted_bytes - memory.context_bytes);
   const highest = points.at(-1)?.[1] ?? 0;
   // Far above the curve it would press it flat.
   if (room > 0 && room < highest * 4)
@@ -101,7 +101,7 @@ export function kvCurve(answer: Estimate, sequences: number, most: number, windo
 /** The longest context, of all sequences, whose KV cache has room; null where even none has. */
 export function mostContext(answer: Estimate, sequences: number, most: number, window: number | null): number | null {
   const { memory } = answer;
-  const room = memory.budget_bytes - memory.weight_bytes - memory.compute_bytes;
+  const room = memory.budget_bytes - (memory.budgeted_bytes - memory.context_bytes);
   const takes = (all: number) => kvBytes(answer.kv, all / sequences, window) * sequences;
   if (takes(0) > room) return null;
   let [low, high] = [0, most];

@@ -27,7 +27,7 @@ export function memoryPanel(memory: Memory, app: App, actions: WayActions): HTML
   ];
   const rows = memory.devices.map((device) => {
     const total = device.weight_bytes + device.context_bytes + device.compute_bytes;
-    const budget = device.budget_bytes ?? (memory.devices.length === 1 ? memory.budget_bytes : null);
+    const budget = device.budget_bytes ?? null;
     const most = mostShown(total, budget);
     const bar: Bar = {
       name: device.name,
@@ -74,7 +74,7 @@ export function takenText(total: number, budget: number | null): string {
   return `${format.bytes(total)}${share} of ${format.bytes(budget)}`;
 }
 
-export function verdict({ fits, bytes, budget_bytes: budget }: Memory): string {
+export function verdict({ fits, budgeted_bytes: bytes, budget_bytes: budget }: Memory): string {
   return fits
     ? `fits with ${format.bytes(budget - bytes)} to spare`
     : `does not fit: ${format.bytes(bytes - budget)} too much`;

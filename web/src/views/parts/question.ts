@@ -15,6 +15,7 @@ const OPTIONS = [
   'cache-type-v',
   'flash-attn',
   'gpu-layers',
+  'gpus',
   'threads',
   'memory',
   'machine',

@@ -1,0 +1,73 @@
+//! llama.cpp's kernels, timed.
+
+use std::time::Duration;
+
+use engine::kernels::{Experts, Heads, Kernels, Matrix, Timing};
+use gguf::GgmlType;
+
+use crate::fixtures::alone;
+
+fn is_sound(timing: &Timing) -> bool {
+    let Timing {
+        best,
+        median,
+        worst,
+    } = *timing;
+    best > 0.0 && best <= median && median <= worst && worst < 1.0
+}
+
+#[test]
+fn kernels_take_time_and_more_tokens_take_more() {
+    let _alone = alone();
+    let kernels = Kernels::new(2, Duration::from_millis(1)).unwrap();
+    let matrix = |ty| Matrix {
+        ty,
+        columns: 512,
+        rows: 256,
+    };
+    for ty in [
+        GgmlType::Q4_0,
+        GgmlType::Q4_K,
+        GgmlType::F16,
+        GgmlType::BF16,
+    ] {
+        let timings = kernels.product(matrix(ty), &[1, 256]).unwrap();
+        assert!(
+            timings.iter().all(|(_, timing)| is_sound(timing)),
+            "{timings:?}"
+        );
+        assert!(
+            timings[1].1.median > 4.0 * timings[0].1.median,
+            "{timings:?}"
+        );
+    }
+    let experts = Experts {
+        matrix: matrix(GgmlType::Q8_0),
+        count: 16,
+        used: 2,
+    };
+    let timings = kernels.experts(experts, &[1, 16]).unwrap();
+    assert!(
+        timings.iter().all(|(_, timing)| is_sound(timing)),
+        "{timings:?}"
+    );
+    let heads = Heads {
+        cache: GgmlType::F16,
+        heads: 4,
+        kv_heads: 2,
+        key_length: 64,
+        value_length: 64,
+    };
+    let timings = kernels.attention(heads, &[1, 64], 512).unwrap();
+    assert!(
+        timings.iter().all(|(_, timing)| is_sound(timing)),
+        "{timings:?}"
+    );
+    assert!(kernels.element(32).is_some_and(|timing| is_sound(&timing)));
+    // Rows that are not whole blocks have no product.
+    let odd = Matrix {
+        columns: 100,
+        ..matrix(GgmlType::Q4_0)
+    };
+    assert_eq!(kernels.product(odd, &[1]), None);
+}
