@@ -4,6 +4,7 @@ mod disk;
 mod machine;
 mod measured;
 mod memory;
+mod subject;
 mod text;
 
 use std::{
@@ -12,7 +13,7 @@ use std::{
 };
 
 use anyhow::{anyhow, bail};
-use bench::machine::{Measure, Wanted};
+use bench::machine::Measure;
 use estimate::{
     Machine, Machines, NumberType, Shape, attention, batch,
     fit::{self, Fit},
@@ -25,11 +26,10 @@ use estimate::{
     training::{Job, Numbers, Trained},
 };
 use gguf::GgmlType;
-use rundir::error::reason;
 use serde::Serialize;
 use terminal::{runs::open_run, text::size};
 
-use self::memory::Memory;
+use self::{memory::Memory, subject::Subject};
 use crate::engine_args::{When, cache_type};
 
 /// Say what a model will take and give, before anything is downloaded or rented
@@ -158,6 +158,19 @@ pub struct Args {
     #[arg(long, value_name = "N:SHARE", value_parser = draft)]
     draft: Option<(u64, f64)>,
 
+    /// The model that drafts: a file, or a preset; without it drafts cost nothing
+    #[arg(long, value_name = "MODEL|PRESET", requires = "draft")]
+    draft_model: Option<String>,
+
+    /// Programs that share the machine: what up to so many would give
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=batch::MAX_REPLICAS))]
+    replicas: u64,
+
+    /// Time in which a program leaves the machine idle between two steps, for --replicas: 2ms
+    /// [default: of a run, what it was]
+    #[arg(long, value_name = "TIME", value_parser = terminal::text::duration)]
+    idle: Option<std::time::Duration>,
+
     /// Bytes that standard and block-wise attention move, for a prompt of that context
     #[arg(long)]
     attention: bool,
@@ -186,6 +199,8 @@ struct Estimate {
     machine: Machine,
     memory: Memory,
     kv: kv::KvSize,
+    /// The same with caches of other types.
+    kv_types: Vec<KvType>,
     /// In pages instead of one piece a sequence, each half full.
     kv_paged: kv::Occupancy,
     kv_contiguous: kv::Occupancy,
@@ -222,6 +237,17 @@ struct Described {
     weight_bytes: u64,
 }
 
+/// A cache of one type.
+#[derive(Serialize)]
+struct KvType {
+    #[serde(rename = "type")]
+    ty: &'static str,
+    bytes_per_token: u64,
+    bytes_per_sequence: u64,
+    /// Sequences for which there is memory beside weights and buffers.
+    max_sequences: u64,
+}
+
 #[derive(Serialize)]
 struct Attention {
     tokens: u64,
@@ -230,17 +256,6 @@ struct Attention {
     block_wise: attention::Moved,
     /// From how many tokens on block-wise moves less.
     crossover_tokens: Option<u64>,
-}
-
-/// What the question is about.
-struct Subject {
-    name: String,
-    shape: Shape,
-    types: Types,
-    /// A file, or a header of one, for llama.cpp to look at.
-    file: Option<memory::Header>,
-    /// Of a run.
-    measured: Option<measured::Measured>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -281,58 +296,6 @@ pub fn json(arguments: &[String]) -> anyhow::Result<serde_json::Value> {
     }
 }
 
-fn subject(args: &Args) -> anyhow::Result<Subject> {
-    let cache = NumberType::from_name(args.key_type.name())?;
-    let weights = args.weights.as_deref();
-    if let Some(preset) = &args.like {
-        let file = memory::Header::of_preset(preset, weights)?;
-        let model = gguf::Model::open(file.path())?;
-        return Ok(Subject {
-            name: preset.clone(),
-            shape: Shape::from_model(&model)?,
-            types: Types::stored(cache),
-            file: Some(file),
-            measured: None,
-        });
-    }
-    let path = args.source.as_deref().unwrap_or(Path::new(""));
-    let name = path.display().to_string();
-    if path
-        .extension()
-        .is_some_and(|extension| extension == "json")
-    {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| anyhow!("{name}: cannot read it: {}", reason(&error)))?;
-        let shape = Shape::from_config_json(&text).map_err(|error| anyhow!("{name}: {error}"))?;
-        let weights = NumberType::from_name(weights.unwrap_or("q8_0"))?;
-        return Ok(Subject {
-            name,
-            shape,
-            types: Types::of(weights, cache),
-            file: None,
-            measured: None,
-        });
-    }
-    if weights.is_some() {
-        bail!("--type: the model file says its types; --versus asks about another one");
-    }
-    let (model, measured) = match path.is_dir() {
-        true => {
-            let run = open_run(path)?;
-            (crate::plan::model_of(&run)?, Some(measured::of(&run)?))
-        }
-        false => (gguf::Model::open(path)?, None),
-    };
-    let first = model.files().first().map(|file| file.path.clone());
-    Ok(Subject {
-        name,
-        shape: Shape::from_model(&model)?,
-        types: Types::stored(cache),
-        file: first.map(|path| memory::Header::of_file(&path)),
-        measured,
-    })
-}
-
 /// What can be refused before anything is read or measured.
 fn check(args: &Args) -> anyhow::Result<()> {
     /// llama.cpp takes memory of ours for each token of a context, without a model too.
@@ -361,12 +324,12 @@ fn check(args: &Args) -> anyhow::Result<()> {
 
 fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
     check(args)?;
-    let subject = &subject(args)?;
+    let subject = &Subject::of(args)?;
     let measure = match args.measure {
         true => Measure::Again,
         false => Measure::Once,
     };
-    let wanted = wanted(args, subject)?;
+    let wanted = subject.wanted(args)?;
     let machine = machine::find(table, &args.machine, args.threads, &wanted, measure)?;
     let efficiency = machine::efficiency(&machine);
     let Subject { shape, types, .. } = subject;
@@ -392,6 +355,14 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
     question.other_bytes = memory.compute_bytes;
     question.max_latency_seconds = args.latency.map(|latency| latency.as_secs_f64());
     question.measured = subject.measured.as_ref().map(|measured| measured.table());
+    let measured_idle = subject.measured.as_ref().and_then(|run| run.idle_seconds);
+    let idle_seconds = args.idle.map(|idle| idle.as_secs_f64()).or(measured_idle);
+    question.replicas = batch::Replication {
+        max_replicas: args.replicas,
+        idle_seconds: idle_seconds.unwrap_or(0.0),
+        // Mapped weights are in memory once, whoever reads them.
+        shared_weights: machine.kind != Kind::Gpu,
+    };
     let other_run = args
         .versus
         .as_deref()
@@ -420,11 +391,19 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
             &batches,
         )
     });
+    let drafter = args
+        .draft_model
+        .as_deref()
+        .map(subject::drafter)
+        .transpose()?;
     let drafted = args.draft.map(|(tokens, acceptance)| {
         let question = speculation::Question {
             target: shape,
             types,
-            draft: Draft::Seconds(0.0),
+            draft: match &drafter {
+                Some(shape) => Draft::Model(shape, Types::stored(types.kv)),
+                None => Draft::Seconds(0.0),
+            },
             acceptance,
             batch: sequences,
             context_tokens: per_sequence,
@@ -433,10 +412,10 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
         };
         question.at(tokens)
     });
-    let attention = args
-        .attention
-        .then(|| attention_io(shape, &machine, per_sequence))
-        .transpose()?;
+    let attention = match args.attention {
+        true => attention_io(shape, &machine, per_sequence)?,
+        false => None,
+    };
     let shapes = args
         .shapes
         .then(|| fit::fits(shape, &machine, types.compute))
@@ -477,6 +456,7 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
             weight_bytes: shape.weight_bytes(types.weights)?,
         },
         kv: kv::at_context(shape, types.kv, per_sequence)?,
+        kv_types: kv_types(shape, per_sequence, &memory)?,
         kv_paged: placed(kv::Placing::Paged {
             block_tokens: args.page_tokens,
         })?,
@@ -499,26 +479,38 @@ fn answer(args: &Args, table: &Machines) -> anyhow::Result<Estimate> {
     })
 }
 
-/// The kernels whose speed matters.
-fn wanted(args: &Args, subject: &Subject) -> anyhow::Result<Wanted> {
-    let mut wanted = Wanted::default();
-    wanted.add(&subject.shape, subject.types)?;
-    let versus = args.versus.as_deref();
-    if let Some(name) = versus.filter(|name| !Path::new(name).is_dir()) {
-        let other = Types::of(NumberType::from_name(name)?, subject.types.kv);
-        wanted.add(&subject.shape, other)?;
-    }
-    Ok(wanted)
+/// What caches of several types take.
+fn kv_types(shape: &Shape, tokens: u64, memory: &Memory) -> anyhow::Result<Vec<KvType>> {
+    let room = memory
+        .budget_bytes
+        .saturating_sub(memory.beside_cache_bytes());
+    ["f16", "q8_0", "fp8", "q4_0"]
+        .into_iter()
+        .map(|name| {
+            let size = kv::at_context(shape, NumberType::from_name(name)?, tokens)?;
+            Ok(KvType {
+                ty: size.ty,
+                bytes_per_token: size.bytes_per_token,
+                bytes_per_sequence: size.bytes,
+                max_sequences: room / size.bytes.max(1),
+            })
+        })
+        .collect()
 }
 
-fn attention_io(shape: &Shape, machine: &Machine, tokens: u64) -> anyhow::Result<Attention> {
+/// `None` for a model without attention.
+fn attention_io(
+    shape: &Shape,
+    machine: &Machine,
+    tokens: u64,
+) -> anyhow::Result<Option<Attention>> {
     /// Fast memory of one unit, where the table does not say: that of an A100.
     const USUAL_SRAM_BYTES: f64 = 192.0 * 1024.0;
-    let head_length = shape
-        .layers
-        .iter()
-        .find_map(|layer| Some(layer.attention.as_ref()?.key_length))
-        .ok_or_else(|| anyhow!("--attention: the model has no attention"))?;
+    let lengths = shape.layers.iter();
+    let mut lengths = lengths.filter_map(|layer| Some(layer.attention.as_ref()?.key_length));
+    let Some(head_length) = lengths.next() else {
+        return Ok(None);
+    };
     let sram = machine.sram_bytes_per_unit.as_ref();
     let sram_bytes = sram.map_or(USUAL_SRAM_BYTES, |figure| figure.value) as u64;
     let question = attention::Attention {
@@ -530,13 +522,13 @@ fn attention_io(shape: &Shape, machine: &Machine, tokens: u64) -> anyhow::Result
     };
     let blocks = attention::Blocks::for_sram(sram_bytes, head_length, 2)?;
     let (loops, separate) = (attention::Loops::AS_PRINTED, attention::Separate::default());
-    Ok(Attention {
+    Ok(Some(Attention {
         tokens,
         sram_bytes,
         standard: question.standard(separate)?,
         block_wise: question.blockwise(blocks, loops)?,
         crossover_tokens: question.crossover_tokens(blocks, loops, separate)?,
-    })
+    }))
 }
 
 fn draft(text: &str) -> Result<(u64, f64), String> {

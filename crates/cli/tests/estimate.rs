@@ -161,6 +161,17 @@ fn bad_input_is_one_line() {
             "a run is compared",
         ),
         (vec!["/tmp"], "/tmp"),
+        (
+            vec![
+                like[0],
+                like[1],
+                "--draft",
+                "5:0.8",
+                "--draft-model",
+                "nobody",
+            ],
+            "nobody",
+        ),
         (vec![], "MODEL|CONFIG"),
     ] {
         let output =
@@ -298,7 +309,8 @@ fn a_run_brings_its_times() {
     };
     let run = record("a", "shakespeare-dense.gguf", &[]);
     let other = record("b", "shakespeare-dense.gguf", &[]);
-    let estimate = json(&[&[run.as_str(), "--versus", &other], &H100[..]].concat());
+    let more = ["--versus", &other, "--replicas", "3"];
+    let estimate = json(&[&[run.as_str()], &more[..], &H100[..]].concat());
     let batches = estimate["measured"]["batches"].as_array().unwrap();
     assert_eq!(number(&batches[0], "/batch"), 1, "{batches:?}");
     assert!(number(&batches[0], "/evaluations") >= 11, "{batches:?}");
@@ -307,6 +319,30 @@ fn a_run_brings_its_times() {
     assert_eq!(first["is_measured"], true);
     assert_eq!(estimate["batch"]["points"][1]["is_measured"], false);
     assert_eq!(estimate["measured_versus"].as_array().unwrap().len(), 1);
+    // Between its steps the program samples: others would have that time.
+    assert!(estimate["measured"]["idle_seconds"].as_f64().unwrap() > 0.0);
+    let replicas = estimate["batch"]["replicas"].as_array().unwrap();
+    assert_eq!(replicas.len(), 3);
+    assert!(replicas[1]["gain"].as_f64().unwrap() > 1.0, "{replicas:?}");
+}
+
+#[test]
+fn a_draft_has_its_price_and_a_cache_its_types() {
+    let args = ["--like", "llama-3-8b", "--type", "bf16", "--draft", "5:0.8"];
+    let speed_up = |more: &[&str]| {
+        let estimate = json(&[&args[..], &H100, more].concat());
+        let kv = estimate["kv_types"].as_array().unwrap();
+        assert_eq!(number(&kv[0], "/bytes_per_token"), 128 << 10);
+        assert_eq!(kv[2]["type"], "fp8");
+        assert_eq!(number(&kv[2], "/bytes_per_token"), 64 << 10);
+        estimate["draft"]["speed_up"].as_f64().unwrap()
+    };
+    let (free, small, large) = (
+        speed_up(&[]),
+        speed_up(&["--draft-model", "qwen3-0.6b"]),
+        speed_up(&["--draft-model", "llama-2-7b"]),
+    );
+    assert!(free > small && small > large, "{free} {small} {large}");
 }
 
 #[test]

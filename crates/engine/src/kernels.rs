@@ -271,21 +271,26 @@ impl Kernels {
         })
     }
 
-    /// For each number that a small operation reads and writes (norms, sums, gates), of
+    /// For each number that a small operation writes (norms, sums, gates, rotations), of
     /// `tokens` tokens.
     pub fn element(&self, tokens: usize) -> Option<Timing> {
-        const NODES: usize = 24;
-        const WIDTH: i64 = 4096;
-        let work = (WIDTH * tokens as i64) as f64 * NODES as f64;
-        self.measure(2, NODES, work, |graph| {
-            let other = graph.tensor(GgmlType::F32, [WIDTH, tokens as i64, 1]);
-            let mut tensor = graph.tensor(GgmlType::F32, [WIDTH, tokens as i64, 1]);
+        const NODES: usize = 30;
+        const HEAD_LENGTH: i64 = 128;
+        const HEADS: i64 = 16;
+        let shape = [HEAD_LENGTH, HEADS, tokens as i64];
+        let work = (HEAD_LENGTH * HEADS * tokens as i64) as f64 * NODES as f64;
+        self.measure(3, NODES, work, |graph| {
+            let other = graph.tensor(GgmlType::F32, shape);
+            let places = graph.integers(tokens as u64, 1, |token, _| token as i32);
+            let mut tensor = graph.tensor(GgmlType::F32, shape);
             for node in 0..NODES {
                 // SAFETY: tensors of that context, whose shapes fit.
                 tensor = graph.add(|context| unsafe {
-                    match node % 3 {
+                    match node % 5 {
                         0 => sys::ggml_rms_norm(context, tensor, 1e-5),
                         1 => sys::ggml_mul(context, tensor, other),
+                        2 => sys::ggml_rope(context, tensor, places, HEAD_LENGTH as i32, 0),
+                        3 => sys::ggml_silu(context, tensor),
                         _ => sys::ggml_add(context, tensor, other),
                     }
                 });

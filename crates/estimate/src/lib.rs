@@ -36,6 +36,7 @@ pub mod search;
 pub mod shape;
 pub mod speculation;
 pub mod training;
+mod work;
 
 pub use error::{Error, Result};
 pub use machines::{Machine, Machines};

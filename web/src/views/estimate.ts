@@ -22,6 +22,7 @@ import {
   passPanel,
   versusPanel,
 } from './parts/estimate-panels';
+import { attentionPanel, kvTypesPanel, shapesPanel, trainPanel } from './parts/estimate-more';
 import { Lines, type Mark } from './parts/lines';
 import { Panels } from './parts/panels';
 import { changed, commandLine, contextSteps, questionOf, type Option, type Question } from './parts/question';
@@ -52,6 +53,10 @@ class EstimateView implements View {
   private readonly kvText = h('p', { class: 'view-definition' });
   private readonly draft = h('div');
   private readonly versus = h('div');
+  private readonly kvTypes = h('div');
+  private readonly attention = h('div');
+  private readonly shapes = h('div');
+  private readonly train = h('div');
   private throughput!: Lines;
   private latency!: Lines;
   private kv!: Lines;
@@ -59,6 +64,8 @@ class EstimateView implements View {
   private content!: HTMLElement;
   private draftBox!: HTMLElement;
   private versusBox!: HTMLElement;
+  private trainBox!: HTMLElement;
+  private attentionBox!: HTMLElement;
   private answer: Answer | null = null;
   /** What was asked last, and what is drawn. */
   private asked = '';
@@ -90,6 +97,8 @@ class EstimateView implements View {
     this.versusLines = lines(true, 'top');
     this.draftBox = panel('Speculation', '', this.draft);
     this.versusBox = panel('Another weight type', '', this.versus, this.versusLines.element);
+    this.trainBox = panel('Training', 'The fastest layouts over that many GPUs of the machine.', this.train);
+    this.attentionBox = panel("Attention's bytes", '', this.attention);
     this.content = h(
       'div',
       { class: 'view-panels-inner' },
@@ -114,6 +123,14 @@ class EstimateView implements View {
         ),
       ),
       panel('KV memory, by context', '', this.kvText, this.kv.element),
+      h(
+        'div',
+        { class: 'view-pair' },
+        panel('KV memory, by type', 'Of one sequence, with the context that one has now.', this.kvTypes),
+        this.attentionBox,
+      ),
+      panel('Dimensions', 'Those that leave units of the machine empty.', this.shapes),
+      this.trainBox,
     );
     this.content.hidden = true;
     this.panels.element.append(this.content);
@@ -131,7 +148,7 @@ class EstimateView implements View {
     const asked = JSON.stringify(question);
     this.asked = asked;
     try {
-      const answer = await app.api.estimate<Answer>(question);
+      const answer = await app.api.estimate<Answer>({ ...question, attention: '', shapes: '' });
       const window = await this.window(answer, question);
       if (asked !== this.asked) return;
       this.show(answer, question, window);
@@ -243,6 +260,12 @@ class EstimateView implements View {
       fill(this.versus, ...versusPanel(answer.versus));
       this.versusLines.show(curves.versusCurve(answer.versus), app.colours);
     }
+    fill(this.kvTypes, ...kvTypesPanel(answer.kv_types));
+    fill(this.shapes, ...shapesPanel(answer.shapes ?? []));
+    this.attentionBox.hidden = !answer.attention;
+    if (answer.attention) fill(this.attention, ...attentionPanel(answer.attention));
+    this.trainBox.hidden = !answer.train;
+    if (answer.train) fill(this.train, ...trainPanel(answer.train));
     const { seconds } = answer.token;
     app.status(`a token: ${format.nanos(seconds.likely * 1e9)} (${interval(seconds)})`);
   }

@@ -13,6 +13,8 @@ pub struct Measured {
     pub run: String,
     /// Ascending.
     pub batches: Vec<Batch>,
+    /// Between two evaluations, the middle one: sampling, and what the program does.
+    pub idle_seconds: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -44,6 +46,14 @@ pub fn of(run: &Run) -> anyhow::Result<Measured> {
             of_batch.push(nanos as f64 / 1e9);
         }
     }
+    let evals = sequence
+        .evals
+        .windows(2)
+        .filter(|pair| pair[1].is_generate());
+    let gaps = evals.map(|pair| pair[1].begin_nanos.saturating_sub(pair[0].end_nanos));
+    let mut gaps: Vec<u64> = gaps.collect();
+    gaps.sort_unstable();
+    let idle_seconds = gaps.get(gaps.len() / 2).map(|nanos| *nanos as f64 / 1e9);
     let batches: Vec<Batch> = seconds
         .into_iter()
         .map(|(batch, mut seconds)| {
@@ -64,6 +74,7 @@ pub fn of(run: &Run) -> anyhow::Result<Measured> {
     Ok(Measured {
         run: run.path().display().to_string(),
         batches,
+        idle_seconds,
     })
 }
 
@@ -98,6 +109,7 @@ mod tests {
     fn only_batches_of_both_runs_are_compared() {
         let measured = |batches: &[(u64, f64)]| Measured {
             run: String::new(),
+            idle_seconds: None,
             batches: batches
                 .iter()
                 .map(|&(batch, seconds)| Batch {

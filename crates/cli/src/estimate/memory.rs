@@ -163,6 +163,11 @@ impl Memory {
 }
 
 impl Memory {
+    /// Of what has to fit, all but the cache.
+    pub fn beside_cache_bytes(&self) -> u64 {
+        self.budgeted_bytes.saturating_sub(self.context_bytes)
+    }
+
     /// Share of the weights that GPUs have; 1 where there are none to share with.
     pub fn offloaded_share(&self) -> f64 {
         let on_gpus = self.devices.iter().filter(|device| device.is_gpu());

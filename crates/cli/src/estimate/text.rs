@@ -121,6 +121,13 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
             }
         ),
     );
+    let types = estimate.kv_types.iter();
+    let types = types.map(|of| {
+        let (token, most) = (HumanBytes(of.bytes_per_token), of.max_sequences);
+        format!("{} {token} ({most} sequences)", of.ty)
+    });
+    let types: Vec<String> = types.collect();
+    line("  types", types.join(", "));
     line("prompt", pass(&estimate.prompt, "to the first token"));
     line("token", pass(&estimate.token, "a token"));
     match &estimate.disk {
@@ -148,8 +155,13 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
         line(
             "draft",
             format!(
-                "{:.2} tokens a pass, {:.2} times as fast where drafting costs nothing",
-                draft.tokens_per_pass, draft.speed_up
+                "{:.2} tokens a pass, {:.2} times as fast{}",
+                draft.tokens_per_pass,
+                draft.speed_up,
+                match &args.draft_model {
+                    Some(name) => format!(" with drafts of {name}"),
+                    None => " where drafting costs nothing".to_owned(),
+                }
             ),
         );
     }
@@ -168,6 +180,9 @@ pub fn page(estimate: &Estimate, args: &Args) -> String {
                 HumanBytes(attention.sram_bytes)
             ),
         );
+    }
+    if args.attention && estimate.attention.is_none() {
+        line("attention", "the model has none".to_owned());
     }
     out.push_str(&batches(&estimate.batch, args));
     out.push_str(&further(estimate));
@@ -239,6 +254,18 @@ fn batches(advice: &batch::Advice, args: &Args) -> String {
         0 => writeln!(out, "{knee}; none fits"),
         most => writeln!(out, "{knee}; at most {most} fit"),
     };
+    let replicas = advice.replicas.iter().filter(|of| of.replicas > 1);
+    for of in replicas {
+        let _ = writeln!(
+            out,
+            "{} replicas with batches of {}: {:.1} tokens/s, {:.2} times one, in {}",
+            of.replicas,
+            of.batch,
+            of.tokens_per_second,
+            of.gain,
+            HumanBytes(of.memory_bytes)
+        );
+    }
     if let (Some(best), Some(latency)) = (&advice.best, args.latency) {
         let _ = writeln!(
             out,

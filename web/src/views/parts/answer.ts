@@ -12,11 +12,15 @@ export interface Estimate {
   machine: Machine;
   memory: Memory;
   kv: Kv;
+  kv_types: KvType[];
   prompt: PassTime;
   token: PassTime;
   batch: Batches;
   versus?: Versus;
   draft?: Draft;
+  attention?: AttentionBytes;
+  shapes?: Fit[];
+  train?: Training;
   /** When weights come from the disk for each token. */
   disk?: { tokens_per_second?: number | Interval | null } | null;
 }
@@ -106,4 +110,40 @@ export interface Draft {
   tokens_per_pass: number;
   seconds_per_token: number;
   speed_up: number;
+}
+
+export interface KvType {
+  type: string;
+  bytes_per_token: number;
+  bytes_per_sequence: number;
+  max_sequences: number;
+}
+
+export interface AttentionBytes {
+  tokens: number;
+  sram_bytes: number;
+  standard: { bytes: number };
+  block_wise: { bytes: number };
+  crossover_tokens: number | null;
+}
+
+export interface Fit {
+  dimension: string;
+  number: number;
+  multiple_of: number;
+  fits: boolean;
+  padding_percent: number;
+}
+
+export interface Training {
+  examined: number;
+  fitting: number;
+  best: {
+    outcome: {
+      layout: { tensor: number; pipeline: number; data: number; zero: string; recompute: string };
+      memory: { bytes: number };
+      bubble: number;
+    };
+    tokens_per_second: number;
+  }[];
 }

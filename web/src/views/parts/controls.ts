@@ -94,6 +94,13 @@ export class Controls {
         'What if',
         this.text('latency', 'latency', '50ms', 'Longest time between two tokens of a sequence: 50ms', 'any'),
         this.select('versus', 'other weights', 'The same model with weights of another type', ['', ...WEIGHT_TYPES]),
+        this.number(
+          'train',
+          'train on',
+          'GPUs',
+          'Training on so many GPUs of the machine: the fastest layouts',
+          'none',
+        ),
         row('draft', 'tokens', this.draftTokens, 'Speculation: tokens of a draft'),
         row('accepted', 'share', this.draftShare, 'Share of drafted tokens that is accepted, 0 to 1'),
       ),
