@@ -59,8 +59,21 @@ export async function facts(bench, _server, { moeModel }) {
     const said = estimate('-c', '512', '--draft', '5:0.8', '--versus', 'q4_K');
     const text = await page.innerText('.est-results');
     assert.ok(text.includes(`${said.draft.speed_up.toFixed(2)}×`), 'the speed-up');
-    const ratios = await page.locator('.est-table tbody tr td:last-child').allInnerTexts();
-    assert.deepEqual(ratios, said.versus.rows.map(({ ratio }) => `${ratio.toFixed(2)}×`));
+    const cells = (title) => {
+      const panel = page.locator('.view-panel:visible', { hasText: title });
+      return panel.locator('.est-table tbody tr td:last-child').allInnerTexts();
+    };
+    assert.deepEqual(await cells('Another weight type'), said.versus.rows.map(({ ratio }) => `${ratio.toFixed(2)}×`));
+    const room = said.kv_types.map((one) => one.max_sequences.toLocaleString('en-US'));
+    assert.deepEqual(await cells('KV memory, by type'), room);
+    assert.equal(await page.locator('.view-panel:visible', { hasText: 'Training' }).count(), 0);
+    await page.fill('[aria-label^="Training on so many GPUs"]', '8');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => location.hash.includes('estimate.train=8'));
+    await settled(page, 'estimate');
+    const { train } = estimate('-c', '512', '--train', '8');
+    const speeds = train.best.map((one) => Math.round(one.tokens_per_second).toLocaleString('en-US'));
+    assert.deepEqual(await cells('Training'), speeds);
   });
   await bench.fact('the slider of a model’s context moves its numbers, and the last position counts', async (t) => {
     const page = await t.page();
