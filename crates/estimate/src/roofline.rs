@@ -73,6 +73,8 @@ impl Efficiency {
 pub enum Bound {
     Memory,
     Compute,
+    /// Kernels that were measured, and reach neither: small operations, waiting for each other.
+    Kernels,
 }
 
 /// Seconds: at best, likely, at worst.
@@ -149,11 +151,12 @@ pub fn time(
             }
         })
     };
-    let bound = if waits(Bound::Compute) > waits(Bound::Memory) {
-        Bound::Compute
-    } else {
-        Bound::Memory
-    };
+    let mut bound = Bound::Memory;
+    for other in [Bound::Compute, Bound::Kernels] {
+        if waits(other) > waits(bound) {
+            bound = other;
+        }
+    }
     Ok(PassTime {
         pass,
         seconds,
@@ -244,8 +247,17 @@ pub fn prompt_time(
         worst: mean(|time| time.seconds.worst),
     };
     let (flops, bytes) = (mean(|time| time.flops), mean(|time| time.bytes));
+    // The stages of all passes, in the proportions of a full one.
+    let factor = seconds.likely / first.seconds.likely;
+    let stages = first.stages.iter().cloned().map(|stage| StageTime {
+        memory_seconds: stage.memory_seconds * factor,
+        compute_seconds: stage.compute_seconds * factor,
+        seconds: stage.seconds.times(factor),
+        ..stage
+    });
     Ok(PassTime {
         pass: Pass::prompt(1, tokens),
+        stages: stages.collect(),
         seconds,
         flops,
         bytes,
@@ -293,23 +305,22 @@ fn stage_time(
     }
     .plus(efficiency.node.times(work.units.nodes));
     let memory_seconds = memory / likely_memory;
-    // What is measured and longer than reading takes is computing.
-    let compute_seconds = match rated {
-        Some(rated) if rated.likely > memory_seconds / READS_AT_LEAST => rated.likely,
-        _ => compute / likely_compute,
-    };
+    let compute_seconds = compute / likely_compute;
+    let seconds = rated.unwrap_or(modelled);
+    let ideal = memory.max(compute);
     StageTime {
         work,
         memory_seconds,
         compute_seconds,
-        seconds: rated.unwrap_or(modelled),
-        bound: if compute_seconds > memory_seconds {
-            Bound::Compute
-        } else {
-            Bound::Memory
+        seconds,
+        bound: match rated {
+            Some(rated) if rated.likely * REACHED_AT_LEAST > ideal => Bound::Kernels,
+            _ if compute_seconds > memory_seconds => Bound::Compute,
+            _ => Bound::Memory,
         },
     }
 }
 
-/// A stage is bound by memory if it reads at no less than this share of what it could.
-const READS_AT_LEAST: f64 = 0.7;
+/// What is measured is bound by memory or computing if it reaches this share of what the hardware
+/// does at best.
+const REACHED_AT_LEAST: f64 = 0.4;

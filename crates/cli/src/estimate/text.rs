@@ -210,6 +210,7 @@ fn pass(time: &PassTime, of: &str) -> String {
     let bound = match time.bound {
         Bound::Memory => "reading memory",
         Bound::Compute => "computing",
+        Bound::Kernels => "kernels that reach neither memory's speed nor the processor's",
     };
     format!(
         "{} {of}, {:.1} tokens/s, bound by {bound} ({:.1} FLOP a byte, the machine turns at {:.1})",

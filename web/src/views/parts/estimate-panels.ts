@@ -11,7 +11,11 @@ import { triedBy, type Option } from './question';
 const TOO_WIDE = 20;
 
 const STAGES: Record<string, string> = { cache: 'kv_cache', experts: 'expert' };
-const BOUNDS: Record<string, string> = { memory: 'reading memory', compute: 'computing' };
+const BOUNDS: Record<string, string> = {
+  memory: 'reading memory',
+  compute: 'computing',
+  kernels: 'kernels that reach neither memory’s speed nor the processor’s',
+};
 
 export interface WayActions {
   apply(options: Partial<Record<Option, string>>): void;
