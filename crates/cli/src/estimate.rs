@@ -12,7 +12,7 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use bench::machine::Measure;
 use estimate::{
     Machine, Machines, NumberType, Shape, attention, batch,
@@ -273,27 +273,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         false => terminal::print(&text::page(&answer, &args))?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// What `estimate --json` says for these arguments, those behind the command's name.
-pub fn json(arguments: &[String]) -> anyhow::Result<serde_json::Value> {
-    #[derive(clap::Parser)]
-    #[command(no_binary_name = true)]
-    struct Arguments {
-        #[command(flatten)]
-        args: Args,
-    }
-    // The first line says what is wrong, the others how the command is used.
-    let parsed = <Arguments as clap::Parser>::try_parse_from(arguments).map_err(|error| {
-        let text = error.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        anyhow!("{}", line.trim_start_matches("error: "))
-    })?;
-    let table = machine::table(parsed.args.machines.as_deref())?;
-    match parsed.args.list_machines {
-        true => Ok(serde_json::to_value(&table)?),
-        false => Ok(serde_json::to_value(answer(&parsed.args, &table)?)?),
-    }
 }
 
 /// What can be refused before anything is read or measured.

@@ -60,6 +60,17 @@ pub enum Kind {
     Apple,
 }
 
+impl Kind {
+    /// As it stands in the table.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Gpu => "gpu",
+            Kind::Cpu => "cpu",
+            Kind::Apple => "apple",
+        }
+    }
+}
+
 /// A number, and who says so.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {

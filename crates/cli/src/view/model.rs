@@ -11,11 +11,10 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use estimate::Machines;
 use gguf::{Model, Question, Summary};
 use serde_json::Value;
 use server::{MachineName, ModelAnswers, ModelFacts, ModelFile, ModelStructure, ModelTensor};
-
-use crate::estimate;
 
 /// Longest context that the page may ask about: llama.cpp takes 50 bytes of this process for each
 /// of its tokens, and one digit too many must not end the viewer.
@@ -108,13 +107,11 @@ fn why(output: &Output) -> String {
 
 /// Of the table that is built in.
 fn machines() -> anyhow::Result<Vec<MachineName>> {
-    let table = estimate::json(&["--list-machines".to_owned()])?;
-    let machines = table["machines"].as_array();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let named = machines.into_iter().flatten().map(|machine| MachineName {
-        name: text(&machine["name"]),
-        kind: text(&machine["kind"]),
-        memory_bytes: machine["memory_bytes"]["value"].as_f64().unwrap_or(0.0) as u64,
+    let machines = Machines::built_in()?.machines.into_iter();
+    let named = machines.map(|machine| MachineName {
+        kind: machine.kind.name().to_owned(),
+        memory_bytes: machine.memory_bytes(),
+        name: machine.name,
     });
     Ok(named.collect())
 }
