@@ -189,7 +189,7 @@ fn of_model(
     let mut times = vec![Vec::new(); PASSES.len()];
     // Kernels and passes take turns: what disturbs the machine for a minute disturbs both.
     for _ in 0..TURNS {
-        let machine = this(threads, &wanted, Measure::Again)?.machine;
+        let machine = this(threads, &wanted, Measure::Again)?;
         for (at, &pass) in PASSES.iter().enumerate() {
             predictions[at].push(predict(&shape, pass, types, &machine)?);
             times[at].extend(measured(&model, threads, pass)?);

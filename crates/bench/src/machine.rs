@@ -122,6 +122,7 @@ pub enum Measure {
 struct Kept {
     /// Of what, by whom: another processor or llama.cpp is another file.
     key: String,
+    /// For people who look into the file.
     measured_unix_seconds: u64,
     memory_bytes_per_second: f64,
     flops_per_second: f64,
@@ -129,14 +130,8 @@ struct Kept {
     rates: Rates,
 }
 
-/// This machine and when it was measured.
-pub struct Measured {
-    pub machine: Machine,
-    pub age: Duration,
-}
-
 /// This machine with `threads` threads; what is wanted and not kept is measured now.
-pub fn this(threads: Option<u16>, wanted: &Wanted, measure: Measure) -> anyhow::Result<Measured> {
+pub fn this(threads: Option<u16>, wanted: &Wanted, measure: Measure) -> anyhow::Result<Machine> {
     let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = threads.map(usize::from).and_then(NonZeroUsize::new);
     let threads = threads.unwrap_or(cores);
@@ -152,11 +147,7 @@ pub fn this(threads: Option<u16>, wanted: &Wanted, measure: Measure) -> anyhow::
         // Who cannot keep it measures again.
         let _ = path.map(|path| write(&path, &kept));
     }
-    let now = unix_seconds();
-    Ok(Measured {
-        age: Duration::from_secs(now.saturating_sub(kept.measured_unix_seconds)),
-        machine: machine(kept, threads, cores),
-    })
+    Ok(machine(kept, threads, cores))
 }
 
 fn unix_seconds() -> u64 {

@@ -28,7 +28,7 @@ pub fn find(
     measure: Measure,
 ) -> anyhow::Result<Machine> {
     match name {
-        "this" => Ok(bench::machine::this(threads, wanted, measure)?.machine),
+        "this" => bench::machine::this(threads, wanted, measure),
         name => Ok(table.find(name)?.clone()),
     }
 }
