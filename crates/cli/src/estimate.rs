@@ -277,8 +277,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 /// What can be refused before anything is read or measured.
 fn check(args: &Args) -> anyhow::Result<()> {
-    /// llama.cpp takes memory of ours for each token of a context, without a model too.
-    const MAX_CONTEXT: u32 = 1 << 26;
+    /// llama.cpp takes 50 bytes of ours for each token of a context, without a model too: one
+    /// digit too many must not take the machine's memory.
+    const MAX_CONTEXT: u32 = 1 << 24;
     if args.context < args.parallel {
         bail!(
             "--ctx-size: {} tokens are fewer than {} sequences, which share them",
@@ -287,7 +288,10 @@ fn check(args: &Args) -> anyhow::Result<()> {
         );
     }
     if args.context > MAX_CONTEXT {
-        bail!("--ctx-size: {} tokens; at most {MAX_CONTEXT}", args.context);
+        bail!(
+            "--ctx-size: {} is too long; at most {MAX_CONTEXT} tokens can be asked about",
+            args.context
+        );
     }
     if args.disk == Some(0) {
         bail!("--disk: a disk that reads nothing gives no tokens");

@@ -139,7 +139,10 @@ fn bad_input_is_one_line() {
             vec![like[0], like[1], "-c", "4", "--parallel", "8"],
             "fewer than 8 sequences",
         ),
-        (vec![like[0], like[1], "-c", "4000000000"], "at most"),
+        (
+            vec![like[0], like[1], "-c", "16777217"],
+            "at most 16777216 tokens",
+        ),
         (vec![like[0], like[1], "--disk", "0"], "--disk"),
         (
             vec![like[0], like[1], "--shared-prefix", "9999"],

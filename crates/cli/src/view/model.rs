@@ -16,10 +16,6 @@ use gguf::{Model, Question, Summary};
 use serde_json::Value;
 use server::{MachineName, ModelAnswers, ModelFacts, ModelFile, ModelStructure, ModelTensor};
 
-/// Longest context that the page may ask about: llama.cpp takes 50 bytes of this process for each
-/// of its tokens, and one digit too many must not end the viewer.
-const MAX_CONTEXT_TOKENS: u64 = 1 << 24;
-
 /// A file that is, or is called, a GGUF file: whoever means a run gives a directory.
 pub fn is_model(path: &Path) -> bool {
     let is_called_so = path
@@ -57,11 +53,6 @@ impl OfModel {
     }
 
     fn estimate(&self, options: &[(&str, &str)]) -> anyhow::Result<Value> {
-        let context = options.iter().find(|(key, _)| *key == "ctx-size");
-        let context = context.and_then(|(_, value)| value.parse::<u64>().ok());
-        if context.is_some_and(|tokens| tokens > MAX_CONTEXT_TOKENS) {
-            bail!("--ctx-size: this page asks about at most {MAX_CONTEXT_TOKENS} tokens");
-        }
         // The command takes a run there as well: no paths from a page.
         let is_type = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let versus = options.iter().find(|(key, _)| *key == "versus");
