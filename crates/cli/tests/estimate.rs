@@ -294,7 +294,10 @@ fn pages_keep_a_shared_prefix_once() {
     let prefix = ["--shared-prefix", "1024"];
     // Seven of eight sequences have 1024 tokens of 128 KiB less.
     assert_eq!(reserved(&[]) - reserved(&prefix), 7 * 1024 * (128 << 10));
-    assert!(reserved(&["--page-tokens", "4096"]) > reserved(&["--page-tokens", "1"]) - 1);
+    // A sequence of 4096 tokens is half full: one large page has the other half as well.
+    let sequences = 8 * (128 << 10);
+    assert_eq!(reserved(&["--page-tokens", "1"]), sequences * 2048);
+    assert_eq!(reserved(&["--page-tokens", "4096"]), sequences * 4096);
 }
 
 #[test]
