@@ -253,7 +253,8 @@ fn complete(rates: &mut Rates, wanted: &Wanted, threads: NonZeroUsize) -> anyhow
     if steps == 0 && !small {
         return Ok(false);
     }
-    let kernels = Kernels::new(threads.get(), KERNEL_TIME)?;
+    let budget_bytes = memory::MemoryOptions::for_this_machine().budget_bytes;
+    let kernels = Kernels::new(threads.get(), KERNEL_TIME, budget_bytes)?;
     let bar = progress::bar(
         steps as u64,
         "measuring llama.cpp's kernels, once",

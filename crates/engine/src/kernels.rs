@@ -3,19 +3,17 @@
 //! model's are, by the same backend with as many threads.
 //!
 //! Weights are larger together than the last cache, as a model's are: what one node read is
-//! gone when it is read again. And they lie in a file that is mapped: its pages are not those
-//! of a program's own memory, and reading them is up to a fifth faster.
+//! gone when it is read again. And they lie in a file that is mapped, so that they are the kind
+//! of memory that a model's are; own memory was not seen to differ beyond the noise.
 
 use std::{
-    ffi::c_void,
-    io::Write as _,
-    os::fd::AsRawFd as _,
-    ptr::null_mut,
+    io::{self, Write as _},
     time::{Duration, Instant},
 };
 
 use gguf::GgmlType;
 use llama_cpp_sys_2 as sys;
+use memmap2::{Mmap, MmapMut};
 
 use crate::{EngineError, processor, start};
 
@@ -23,6 +21,8 @@ use crate::{EngineError, processor, start};
 /// of 32 MiB a sixteenth of them at most is still there when its turn comes again.
 const WEIGHT_BYTES: u64 = 512 << 20;
 const MIN_WEIGHT_BYTES: u64 = 64 << 20;
+/// They are written so many at a time.
+const PIECE_BYTES: usize = 1 << 20;
 /// The same for cached keys and values, which are a program's own memory.
 const CACHE_BYTES: u64 = 256 << 20;
 /// From so many tokens on computing decides, and a few matrices are enough.
@@ -97,8 +97,9 @@ impl Drop for Kernels {
 }
 
 impl Kernels {
-    /// Each measurement takes about `time`, and at least three rounds.
-    pub fn new(threads: usize, time: Duration) -> Result<Kernels, EngineError> {
+    /// Each measurement takes about `time`, and at least three rounds. Weights take at most
+    /// `budget_bytes`, or the least with which anything can be measured.
+    pub fn new(threads: usize, time: Duration, budget_bytes: u64) -> Result<Kernels, EngineError> {
         processor::check()?;
         start();
         // SAFETY: takes nothing; then a live backend.
@@ -117,7 +118,7 @@ impl Kernels {
         let mut kernels = Kernels {
             backend,
             time,
-            weights: Weights::new(),
+            weights: Weights::new(budget_bytes),
             node: Timing::default(),
             graph_seconds: 0.0,
         };
@@ -133,7 +134,7 @@ impl Kernels {
     pub fn product(&self, matrix: Matrix, tokens: &[usize]) -> Option<Timings> {
         // Two of them at least, so that none is in a cache.
         let rows = matrix.rows.min(MAX_ROWS);
-        let all_bytes = self.weights.bytes as u64;
+        let all_bytes = self.weights.bytes().len() as u64;
         let rows = rows.min(all_bytes / 2 / matrix.bytes(1)?).max(1);
         let bytes = matrix.bytes(rows)?;
         let count = (all_bytes / bytes).clamp(1, 4096) as usize;
@@ -161,7 +162,7 @@ impl Kernels {
         let Experts { matrix, .. } = experts;
         let count = experts.count.clamp(1, MAX_EXPERTS);
         let chosen = experts.used.clamp(1, count);
-        let all_bytes = self.weights.bytes as u64;
+        let all_bytes = self.weights.bytes().len() as u64;
         let rows = all_bytes / count / matrix.bytes(1)?;
         let matrix = Matrix {
             rows: matrix.rows.min(rows).max(1),
@@ -369,67 +370,34 @@ const ALIGNMENT: usize = 64;
 
 /// Bytes of a file that exists no more, mapped; of a program's own memory where no file can
 /// be made.
-struct Weights {
-    address: *mut c_void,
-    bytes: usize,
-}
+struct Weights(Option<Mmap>);
 
 impl Weights {
-    fn new() -> Weights {
-        // A quarter of what is free will do on a small machine.
-        // SAFETY: they take a number and answer with one.
-        let free =
-            unsafe { libc::sysconf(libc::_SC_AVPHYS_PAGES) * libc::sysconf(libc::_SC_PAGESIZE) };
-        let bytes = (free.max(0) as u64 / 4).clamp(MIN_WEIGHT_BYTES, WEIGHT_BYTES);
-        let bytes = (bytes as usize).next_multiple_of(1 << 20);
-        let file = tempfile::tempfile().ok().and_then(|mut file| {
-            let piece = vec![FILL; 1 << 20];
-            for _ in 0..bytes / piece.len() {
-                file.write_all(&piece).ok()?;
-            }
-            Some(file)
-        });
-        // SAFETY: a new mapping of a file that nobody else has, or of nothing.
-        let address = unsafe {
-            match &file {
-                Some(file) => libc::mmap(
-                    null_mut(),
-                    bytes,
-                    libc::PROT_READ,
-                    libc::MAP_SHARED,
-                    file.as_raw_fd(),
-                    0,
-                ),
-                None => libc::mmap(
-                    null_mut(),
-                    bytes,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                    -1,
-                    0,
-                ),
-            }
-        };
-        if address == libc::MAP_FAILED {
-            return Weights {
-                address: null_mut(),
-                bytes: 0,
-            };
-        }
-        if file.is_none() {
-            // SAFETY: a mapping of that length that can be written to.
-            unsafe { address.cast::<u8>().write_bytes(FILL, bytes) };
-        }
-        Weights { address, bytes }
+    fn new(budget_bytes: u64) -> Weights {
+        let bytes = budget_bytes.clamp(MIN_WEIGHT_BYTES, WEIGHT_BYTES);
+        let bytes = (bytes as usize).next_multiple_of(PIECE_BYTES);
+        let mapped = Weights::of_file(bytes).or_else(|_| Weights::own(bytes));
+        Weights(mapped.ok())
     }
-}
 
-impl Drop for Weights {
-    fn drop(&mut self) {
-        if !self.address.is_null() {
-            // SAFETY: mapped by `new`, used by nobody any more.
-            unsafe { libc::munmap(self.address, self.bytes) };
+    fn of_file(bytes: usize) -> io::Result<Mmap> {
+        let mut file = tempfile::tempfile()?;
+        let piece = vec![FILL; PIECE_BYTES];
+        for _ in 0..bytes / piece.len() {
+            file.write_all(&piece)?;
         }
+        // SAFETY: nobody else has the file, which has no name: it stays as it is.
+        unsafe { Mmap::map(&file) }
+    }
+
+    fn own(bytes: usize) -> io::Result<Mmap> {
+        let mut own = MmapMut::map_anon(bytes)?;
+        own.fill(FILL);
+        own.make_read_only()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
     }
 }
 
@@ -537,8 +505,9 @@ impl Graph {
         let ty = ty.as_u32() as sys::ggml_type;
         // SAFETY: a mapping that is longer than all tensors together, which stay within it.
         unsafe {
-            let base = weights.address.cast::<u8>();
-            let buffer = sys::ggml_backend_cpu_buffer_from_ptr(base.cast(), weights.bytes);
+            // Read, and never written to.
+            let base = weights.bytes().as_ptr().cast_mut();
+            let buffer = sys::ggml_backend_cpu_buffer_from_ptr(base.cast(), weights.bytes().len());
             if buffer.is_null() {
                 return None;
             }
@@ -548,7 +517,7 @@ impl Graph {
                 let tensor = sys::ggml_new_tensor_3d(self.context, ty, a, b, c);
                 let bytes = sys::ggml_nbytes(tensor);
                 let begin = (number * bytes).next_multiple_of(ALIGNMENT);
-                if begin + bytes > weights.bytes {
+                if begin + bytes > weights.bytes().len() {
                     break;
                 }
                 let address = base.add(begin).cast();

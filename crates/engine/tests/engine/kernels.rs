@@ -19,7 +19,7 @@ fn is_sound(timing: &Timing) -> bool {
 #[test]
 fn kernels_take_time_and_more_tokens_take_more() {
     let _alone = alone();
-    let kernels = Kernels::new(2, Duration::from_millis(1)).unwrap();
+    let kernels = Kernels::new(2, Duration::from_millis(1), 64 << 20).unwrap();
     let matrix = |ty| Matrix {
         ty,
         columns: 512,
