@@ -1,6 +1,6 @@
 //! `bench estimate`: what `estimate` predicts, held against what llama.cpp then does.
 
-use std::{path::PathBuf, process::ExitCode, time::Instant};
+use std::{ops::ControlFlow, path::PathBuf, process::ExitCode, time::Instant};
 
 use anyhow::Context as _;
 use capture::BatchToken;
@@ -13,9 +13,11 @@ use estimate::{
     Efficiency, Machine, NumberType, Shape,
     roofline::{self, Pass, Seconds, Types},
 };
+use gguf::write::{Existing, Split};
 use kernelio::leftover::Leftover;
 use serde::Serialize;
-use terminal::progress;
+use synth::SynthError;
+use terminal::{progress, signals};
 
 use crate::machine::{Measure, Wanted, this};
 
@@ -91,11 +93,12 @@ struct Row {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    signals::catch();
     let mut rows = Vec::new();
     match &args.model {
         Some(path) => {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            rows.extend(of_model(path, &name, "", args.threads)?);
+            rows.extend(of_model(path, &name, "", args.threads)?.unwrap_or_default());
         }
         None => {
             let scratch = Leftover::scratch(args.folder.as_deref())
@@ -107,14 +110,24 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 recipe.ggml_type = Some(synth::type_by_name(ty)?);
                 recipe.layers = Some(layers);
                 let made = recipe.model()?;
-                let layout = made.layout(&path, gguf::write::Split::Whole)?;
-                made.write(&layout, gguf::write::Existing::Refuse, |_| stopped())?;
-                rows.extend(of_model(&path, preset, ty, args.threads)?);
+                let layout = made.layout(&path, Split::Whole)?;
+                match made.write(&layout, Existing::Refuse, |_| stopped()) {
+                    Err(SynthError::Interrupted) => break,
+                    written => written?,
+                }
+                let Some(more) = of_model(&path, preset, ty, args.threads)? else {
+                    break;
+                };
+                rows.extend(more);
                 std::fs::remove_file(&path)?;
                 bar.inc(1);
             }
             bar.finish_and_clear();
         }
+    }
+    if let Some(signal) = signals::asked() {
+        eprintln!("tensorscope: stopped before everything was measured");
+        return Ok(ExitCode::from(signals::exit_code(signal)));
     }
     let mut errors: Vec<f64> = rows.iter().map(|row| row.error.abs()).collect();
     errors.sort_by(f64::total_cmp);
@@ -134,10 +147,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Ctrl-C ends the making of a model.
-fn stopped() -> std::ops::ControlFlow<()> {
-    match terminal::signals::stop_asked() {
-        true => std::ops::ControlFlow::Break(()),
-        false => std::ops::ControlFlow::Continue(()),
+fn stopped() -> ControlFlow<()> {
+    match signals::stop_asked() {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
     }
 }
 
@@ -174,12 +187,13 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
+/// `None` when we were asked to stop.
 fn of_model(
     path: &std::path::Path,
     name: &str,
     ty: &str,
     threads: Option<u16>,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<Option<Vec<Row>>> {
     let model = Model::load(path, Repack::Off)?;
     let shape = Shape::from_model(&model.gguf)?;
     let types = Types::stored(NumberType::F16);
@@ -191,6 +205,9 @@ fn of_model(
     for _ in 0..TURNS {
         let machine = this(threads, &wanted, Measure::Again)?;
         for (at, &pass) in PASSES.iter().enumerate() {
+            if signals::stop_asked() {
+                return Ok(None);
+            }
             predictions[at].push(predict(&shape, pass, types, &machine)?);
             times[at].extend(measured(&model, threads, pass)?);
         }
@@ -213,7 +230,7 @@ fn of_model(
             error: measured_seconds / predicted_seconds - 1.0,
         }
     });
-    Ok(rows.collect())
+    Ok(Some(rows.collect()))
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
