@@ -12,6 +12,8 @@ import type { Tick } from './ticks';
 import { cells as cellImage } from './timeraster';
 import type { TensorInfo } from './generated/index';
 
+/** Beside the rows, for the names of layers and tensors. */
+export const GUTTER_PX = 232;
 const CELL_PX = 9;
 /** What the server is ready to send, and enough for a model alone. */
 const MAX_CELLS = 2 ** 20;

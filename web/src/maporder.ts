@@ -7,6 +7,13 @@
 import { layerRanges } from './filemap';
 import type { TensorInfo } from './generated/index';
 
+/** What one can choose from. */
+export const ORDERS = [
+  { value: 'rows', text: 'file', title: 'as the tensors lie in the file, row by row' },
+  { value: 'layers', text: 'layers', title: 'layer by layer, row by row; as in the file where that is sorted' },
+  { value: 'hilbert', text: 'Hilbert', title: 'what is near in the file is near on the map' },
+];
+
 /** A part of the file, and where it is shown. */
 interface Piece {
   begin: number;
@@ -52,6 +59,12 @@ export function layerOrder(tensors: readonly TensorInfo[], totalBytes: number): 
       return out;
     },
   };
+}
+
+/** Values of the orders that differ from each other for this file. */
+export function knownOrders(tensors: readonly TensorInfo[]): string[] {
+  const values = ORDERS.map(({ value }) => value);
+  return isByLayer(tensors) ? values.filter((value) => value !== 'layers') : values;
 }
 
 /** Whether layers follow each other in the file. */

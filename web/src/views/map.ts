@@ -14,6 +14,7 @@ import {
   drawGaps,
   drawRowOwners,
   fewestBytes,
+  GUTTER_PX,
   hilbertSide,
   imageOf,
   positionAt,
@@ -31,15 +32,13 @@ import { drawComponentKey, drawOwners, hilbertCurve } from '../hilbert';
 import { componentPixels, drawComponentLegend, PALER } from '../mapcolour';
 import { drawLabels } from '../maplabels';
 import { metricName, METRICS, NOTHING, shownValue, usualMetric, type Metric } from '../mapmetric';
-import { fileOrder, isByLayer, layerOrder, orderText, type Order } from '../maporder';
+import { fileOrder, knownOrders, layerOrder, ORDERS, orderText, type Order } from '../maporder';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import { range, type State } from '../state';
 import type { TooltipLine } from '../tooltip';
 import type { Raster } from '../api';
 import type { Located, MapHeader } from '../generated/index';
 import type { App, View } from '../view';
-
-const GUTTER_PX = 232;
 
 export function map(): View {
   return new MapView();
@@ -87,15 +86,7 @@ class MapView implements View {
     const metric = segmented('colour', METRICS, (value) =>
       app.setOpt('map.metric', value === usualMetric(this.app.info) ? null : value),
     );
-    const order = segmented(
-      'order',
-      [
-        { value: 'rows', text: 'file', title: 'as the tensors lie in the file, row by row' },
-        { value: 'layers', text: 'layers', title: 'layer by layer, row by row; as in the file where that is sorted' },
-        { value: 'hilbert', text: 'Hilbert', title: 'what is near in the file is near on the map' },
-      ],
-      (value) => this.setOrder(value),
-    );
+    const order = segmented('order', ORDERS, (value) => this.setOrder(value));
     const scale = segmented(
       'scale',
       [
@@ -274,7 +265,7 @@ class MapView implements View {
     return METRICS.find((m) => m.value === wanted)?.value ?? usualMetric(this.app.info);
   }
   private orders(): string[] {
-    return isByLayer(this.app.info.tensors) ? ['rows', 'hilbert'] : ['rows', 'layers', 'hilbert'];
+    return knownOrders(this.app.info.tensors);
   }
   private orderOf(state: State): string {
     return this.orders().find((order) => order === state.opt['map.order']) ?? 'rows';

@@ -11,6 +11,7 @@ import {
   drawGaps,
   drawRowOwners,
   fewestBytes,
+  GUTTER_PX,
   hilbertSide,
   imageOf,
   positionAt,
@@ -26,7 +27,7 @@ import * as format from '../format';
 import { drawOwners } from '../hilbert';
 import { componentPixels, drawComponentLegend } from '../mapcolour';
 import { drawLabels } from '../maplabels';
-import { fileOrder, isByLayer, layerOrder, orderText, type Order } from '../maporder';
+import { fileOrder, knownOrders, layerOrder, ORDERS, orderText, type Order } from '../maporder';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
 import { range, type State } from '../state';
 import { isSelected, layerTable, selectedCells, sumsBy, type LayerRow, type Selection, type Sum } from '../structure';
@@ -35,8 +36,7 @@ import type { ModelFacts, ModelStructure, ModelTensor } from '../generated/serve
 import type { App, View } from '../view';
 import { bars } from './parts/bars';
 
-/** Beside the rows, for the names of layers and tensors. */
-const GUTTER_PX = 232;
+/** Where the plot is small. */
 const NARROW_GUTTER_PX = 96;
 
 class Structure implements View {
@@ -70,15 +70,7 @@ class Structure implements View {
     this.app = app;
     this.look = this.listed = '';
     this.order = fileOrder(app.info.tensors);
-    this.orders = segmented(
-      'order',
-      [
-        { value: 'rows', text: 'file', title: 'as the tensors lie in the file, row by row' },
-        { value: 'layers', text: 'layers', title: 'layer by layer, row by row; as in the file where that is sorted' },
-        { value: 'hilbert', text: 'Hilbert', title: 'what is near in the file is near on the map' },
-      ],
-      (value) => this.setOrder(value),
-    );
+    this.orders = segmented('order', ORDERS, (value) => this.setOrder(value));
     const host = h('div', {});
     const side = h(
       'div',
@@ -202,7 +194,7 @@ class Structure implements View {
   }
 
   private known(): string[] {
-    return isByLayer(this.app.info.tensors) ? ['rows', 'hilbert'] : ['rows', 'layers', 'hilbert'];
+    return knownOrders(this.app.info.tensors);
   }
 
   private orderOf(state: State): string {
