@@ -24,6 +24,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::GgmlType;
+use crate::error::reason;
 
 mod builder;
 
@@ -43,11 +44,13 @@ pub enum WriteError {
     Invalid(String),
     #[error("{path}: the file exists already")]
     Exists { path: PathBuf },
-    #[error("{path}: cannot {action}: {source}")]
+    #[error("{path}: cannot {action}: {}", reason(cause))]
     Io {
         path: PathBuf,
         action: &'static str,
-        source: io::Error,
+        /// Not named `source`: the message has it already, and a chain of sources would
+        /// print it twice.
+        cause: io::Error,
     },
     /// The caller's data for a tensor was not what its shape says.
     #[error(
@@ -261,7 +264,7 @@ impl Layout {
             self.write_file(layout, &mut file, &mut fill)?;
             // The data must be on the disk before its name is.
             file.sync_all()
-                .map_err(|source| temporary.error("finish writing", source))?;
+                .map_err(|cause| temporary.error("finish writing", cause))?;
             finished.push(temporary);
         }
         finished
@@ -273,10 +276,10 @@ impl Layout {
     /// room on most file systems. For programs that read headers, and nothing else.
     pub fn write_headers(&self) -> Result<(), WriteError> {
         for layout in &self.files {
-            let failed = |source| WriteError::Io {
+            let failed = |cause| WriteError::Io {
                 path: layout.path.clone(),
                 action: "write",
-                source,
+                cause,
             };
             let mut file = File::create_new(&layout.path).map_err(failed)?;
             file.write_all(&layout.header).map_err(failed)?;
@@ -291,10 +294,10 @@ impl Layout {
         file: &mut File,
         fill: &mut impl FnMut(usize, &mut TensorSink<'_>) -> io::Result<()>,
     ) -> Result<(), WriteError> {
-        let failed = |source| WriteError::Io {
+        let failed = |cause| WriteError::Io {
             path: layout.path.clone(),
             action: "write",
-            source,
+            cause,
         };
         file.write_all(&layout.header).map_err(failed)?;
         for index in layout.tensors.clone() {
@@ -355,10 +358,10 @@ struct Temporary {
 
 impl Temporary {
     fn create(target: &Path) -> Result<(File, Temporary), WriteError> {
-        let failed = |source| WriteError::Io {
+        let failed = |cause| WriteError::Io {
             path: target.to_owned(),
             action: "create the file",
-            source,
+            cause,
         };
         let name = target
             .file_name()
@@ -389,14 +392,14 @@ impl Temporary {
             });
         }
         fs::rename(&self.path, &self.target)
-            .map_err(|source| self.error("rename the finished file", source))
+            .map_err(|cause| self.error("rename the finished file", cause))
     }
 
-    fn error(&self, action: &'static str, source: io::Error) -> WriteError {
+    fn error(&self, action: &'static str, cause: io::Error) -> WriteError {
         WriteError::Io {
             path: self.target.clone(),
             action,
-            source,
+            cause,
         }
     }
 }

@@ -39,8 +39,13 @@ const MAX_CAPTURE_ELEMENTS: u64 = 1 << 28;
 /// Why a log cannot be read at all, or not further.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    #[error("{}: {cause}", path.display())]
+    Io {
+        path: PathBuf,
+        /// Not named `source`: the message has it already, and a chain of sources would
+        /// print it twice.
+        cause: io::Error,
+    },
     #[error("{}: holds no log segment; is it the `log` folder of a run?", path.display())]
     NoSegments { path: PathBuf },
     #[error("{}: byte {offset}: {reason}", path.display())]

@@ -52,9 +52,9 @@ pub fn seal(log_directory: &Path, stream: u32) -> Result<Sealed, ReadError> {
     }
     match write_end(log_directory, stream, reader.record_bytes() / 8) {
         Ok(sealed) => Ok(sealed),
-        Err(source) => Err(ReadError::Io {
+        Err(cause) => Err(ReadError::Io {
             path: log_directory.to_owned(),
-            source,
+            cause,
         }),
     }
 }

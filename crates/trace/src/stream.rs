@@ -391,16 +391,16 @@ impl Words {
                     false => Ok(Found::Nothing),
                 }
             }
-            Err(source) => Err(ReadError::Io { path, source }),
+            Err(cause) => Err(ReadError::Io { path, cause }),
         }
     }
 }
 
 /// `(stream, index)` of every file in the folder that is named as a segment.
 pub fn segments(log_directory: &Path) -> Result<Vec<(u32, u32)>, ReadError> {
-    let io_error = |source| ReadError::Io {
+    let io_error = |cause| ReadError::Io {
         path: log_directory.to_owned(),
-        source,
+        cause,
     };
     let mut segments = Vec::new();
     for entry in std::fs::read_dir(log_directory).map_err(io_error)? {
@@ -556,10 +556,10 @@ impl Segment {
         Ok(bytes)
     }
 
-    fn io_error(&self, source: io::Error) -> ReadError {
+    fn io_error(&self, cause: io::Error) -> ReadError {
         ReadError::Io {
             path: self.path.clone(),
-            source,
+            cause,
         }
     }
 }
