@@ -3,12 +3,12 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     num::NonZeroUsize,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use anyhow::Context as _;
 use engine::kernels::{self, Kernels, Timing};
 use estimate::{
     ComputeType, Machine, Shape,
@@ -19,8 +19,9 @@ use estimate::{
 };
 use gguf::GgmlType;
 use kernelio::{compute, memory};
+use rundir::error::reason;
 use serde::{Deserialize, Serialize};
-use terminal::progress;
+use terminal::{progress, signals};
 
 /// What the machine is called in answers.
 pub const THIS: &str = "this machine";
@@ -145,7 +146,12 @@ pub fn this(threads: Option<u16>, wanted: &Wanted, measure: Measure) -> anyhow::
     };
     if complete(&mut kept.rates, wanted, threads)? || measure == Measure::Again {
         // Who cannot keep it measures again.
-        let _ = path.map(|path| write(&path, &kept));
+        if let Some(path) = path
+            && let Err(error) = write(&path, &kept)
+        {
+            let (path, why) = (path.display(), reason(&error));
+            eprintln!("tensorscope: {path}: cannot keep what was measured: {why}");
+        }
     }
     Ok(machine(kept, threads, cores))
 }
@@ -192,8 +198,8 @@ fn read(path: &Path, key: &str) -> Option<Kept> {
 }
 
 /// Whole or not at all: two commands may write at once.
-fn write(path: &Path, kept: &Kept) -> anyhow::Result<()> {
-    let folder = path.parent().context("no folder")?;
+fn write(path: &Path, kept: &Kept) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
     serde_json::to_writer_pretty(&mut file, kept)?;
@@ -219,7 +225,7 @@ fn ceilings(threads: NonZeroUsize, key: String) -> anyhow::Result<Kept> {
     })
 }
 
-/// Measures what is wanted and missing; whether that was anything.
+/// Measures what is wanted and missing, until we are asked to stop; whether that was anything.
 fn complete(rates: &mut Rates, wanted: &Wanted, threads: NonZeroUsize) -> anyhow::Result<bool> {
     let same = |known: &Product, matrix: &kernels::Matrix| {
         let of = (known.ty.as_str(), known.columns, known.rows);
@@ -261,16 +267,25 @@ fn complete(rates: &mut Rates, wanted: &Wanted, threads: NonZeroUsize) -> anyhow
         "kernels",
     );
     for matrix in products {
+        if signals::stop_asked() {
+            return Ok(true);
+        }
         let seconds = curve(kernels.product(matrix, &PRODUCT_TOKENS));
         rates.products.push(product(matrix, seconds));
         bar.inc(1);
     }
     for of in experts {
+        if signals::stop_asked() {
+            return Ok(true);
+        }
         let seconds = curve(kernels.experts(of, &EXPERT_TOKENS));
         rates.experts.push(product(of.matrix, seconds));
         bar.inc(1);
     }
     for of in attention {
+        if signals::stop_asked() {
+            return Ok(true);
+        }
         let timings = kernels.attention(of, &ATTENTION_TOKENS, CACHED_TOKENS);
         let timings = timings.map(|timings| {
             let all = timings.into_iter();
@@ -374,5 +389,33 @@ fn machine(kept: Kept, threads: NonZeroUsize, cores: NonZeroUsize) -> Machine {
         line_bytes: Some(measured(64.0, "x86-64 and most AArch64 processors")),
         tile_bytes: None,
         rates: Some(kept.rates),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_and_foreign_measurements_are_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("of").join("machine.json");
+        let kept = Kept {
+            key: "mine".to_owned(),
+            measured_unix_seconds: 0,
+            memory_bytes_per_second: 1e9,
+            flops_per_second: 1e9,
+            last_level_cache_bytes: None,
+            rates: Rates::default(),
+        };
+        assert!(read(&path, "mine").is_none());
+        write(&path, &kept).unwrap();
+        assert!(read(&path, "mine").is_some());
+        assert!(read(&path, "another").is_none());
+        let whole = std::fs::read(&path).unwrap();
+        for bytes in [b"{\"key\": 3".as_slice(), b"", &whole[..whole.len() / 2]] {
+            std::fs::write(&path, bytes).unwrap();
+            assert!(read(&path, "mine").is_none());
+        }
     }
 }
