@@ -113,7 +113,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 let layout = made.layout(&path, Split::Whole)?;
                 match made.write(&layout, Existing::Refuse, |_| stopped()) {
                     Err(SynthError::Interrupted) => break,
-                    written => written?,
+                    written => {
+                        written.context("cannot make a model; --folder names another disk")?
+                    }
                 }
                 let Some(more) = of_model(&path, preset, ty, args.threads)? else {
                     break;

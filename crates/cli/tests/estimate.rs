@@ -1,6 +1,9 @@
 //! `tensorscope estimate`, through the program itself.
 
-use std::process::{Command, Output};
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
 
 use serde_json::Value;
 
@@ -187,6 +190,104 @@ fn bad_input_is_one_line() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
         assert!(said.contains(expect), "{args:?}: {said}");
     }
+}
+
+#[test]
+fn models_and_runs_that_are_broken_are_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let model = testing::models::shipped("shakespeare-dense.gguf");
+    let bytes = std::fs::read(&model).unwrap();
+    std::fs::write(at("begin.gguf"), &bytes[..5000]).unwrap();
+    std::fs::write(at("most.gguf"), &bytes[..bytes.len() - 1000]).unwrap();
+    std::fs::write(at("text.gguf"), "all the world's a stage").unwrap();
+    std::fs::create_dir(at("folder.gguf")).unwrap();
+    let run = at("run");
+    let args = ["record", "-q", "-p", "the king", "-n", "2", "-o", &run];
+    let output = tensorscope(&[&args[..], &["-m", model.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{output:?}");
+    std::fs::write(at("run/log/0000-000000.tslog"), [7; 4000]).unwrap();
+    let check = |args: &[&str], named: &str| {
+        let output = tensorscope(args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(
+            said.starts_with("tensorscope: ") && said.contains(named),
+            "{args:?}: {said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+    };
+    for name in [
+        "begin.gguf",
+        "most.gguf",
+        "text.gguf",
+        "folder.gguf",
+        "missing.gguf",
+    ] {
+        check(&[&["estimate", &at(name)], &H100[..]].concat(), name);
+        check(&["bench", "estimate", "-m", &at(name)], name);
+    }
+    check(
+        &[&["estimate", &run], &H100[..]].concat(),
+        "0000-000000.tslog",
+    );
+    check(
+        &["bench", "estimate", "--folder", &at("nowhere")],
+        "nowhere",
+    );
+}
+
+#[test]
+fn a_folder_that_takes_nothing_is_named_once() {
+    let folder = tempfile::tempdir().unwrap();
+    // A limit of 64 KiB a file stands in for a full disk (without the trap, its signal would end
+    // the program).
+    let said = |command: &str, folder: &Path| {
+        let program = env!("CARGO_BIN_EXE_tensorscope");
+        let script = format!("trap '' XFSZ; ulimit -f 128; exec {program} {command}");
+        let output = Command::new("sh")
+            .args(["-c", &script])
+            .env("TMPDIR", folder)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    };
+    let header = "estimate --like llama-3-8b --machine H200";
+    for (command, hint) in [(header, "TMPDIR"), ("bench estimate", "--folder")] {
+        let said = said(command, folder.path());
+        assert!(said.contains(hint), "{said}");
+        assert!(
+            said.ends_with(".gguf: cannot write: file too large\n"),
+            "{said}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    let expected = "tensorscope: /dev/null: cannot make a temporary folder: not a directory; \
+                    TMPDIR names another one\n";
+    assert_eq!(said(header, Path::new("/dev/null")), expected);
+}
+
+#[test]
+fn what_was_measured_and_cannot_be_kept_is_answered_with_a_note() {
+    let model = testing::models::shipped("shakespeare-dense.gguf");
+    let output = Command::new(env!("CARGO_BIN_EXE_tensorscope"))
+        .args(["estimate", "--threads", "1", "--json"])
+        .arg(&model)
+        .env("XDG_CACHE_HOME", "/dev/null")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["machine"]["name"], "this machine");
+    assert!(
+        said.ends_with(".json: cannot keep what was measured: not a directory\n"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
 }
 
 #[test]

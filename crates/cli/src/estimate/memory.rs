@@ -13,6 +13,7 @@ use engine::{
 use estimate::{Machine, NumberType, kv, machines::Kind, shape::Weights};
 use gguf::{GgmlType, write::Split};
 use launch::planning;
+use rundir::error::reason;
 use serde::Serialize;
 
 use super::{Args, Subject};
@@ -39,12 +40,16 @@ impl Header {
         if let Some(name) = weights {
             recipe.ggml_type = Some(synth::type_by_name(name)?);
         }
-        let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+        let folder = tempfile::tempdir().map_err(|error| {
+            let folder = std::env::temp_dir();
+            let (folder, why) = (folder.display(), reason(&error));
+            anyhow!("{folder}: cannot make a temporary folder: {why}; TMPDIR names another one")
+        })?;
         let path = folder.path().join(format!("{preset}.gguf"));
         let layout = recipe.model()?.layout(&path, Split::Whole)?;
-        // Its message has the cause in it.
-        let written = layout.write_headers();
-        written.map_err(|error| anyhow!("{error}"))?;
+        layout
+            .write_headers()
+            .context("a model's header, for which TMPDIR names a folder")?;
         Ok(Header {
             path,
             folder: Some(folder),

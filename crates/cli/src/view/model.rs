@@ -80,18 +80,18 @@ impl OfModel {
     }
 }
 
-/// The line in which an estimate that failed said what is wrong.
+/// The line in which an estimate that failed said what is wrong; others may stand before it.
 fn why(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     let own = ["tensorscope: ", "error: "];
-    let own = own.map(|begin| said.lines().find_map(|line| line.strip_prefix(begin)));
+    let own = own.map(|begin| said.lines().rev().find_map(|line| line.strip_prefix(begin)));
     let assertion = said.find("GGML_ASSERT").map(|at| &said[at..]);
     let assertion = assertion.and_then(|text| text.lines().next());
     match (own.into_iter().flatten().next(), assertion) {
-        (Some(line), _) => line.to_owned(),
-        (None, Some(assertion)) => {
+        (_, Some(assertion)) => {
             format!("llama.cpp did not expect these values together: {assertion}")
         }
+        (Some(line), None) => line.to_owned(),
         (None, None) => format!("the estimate ended without an answer: {}", output.status),
     }
 }
