@@ -18,6 +18,9 @@ pub const MAX_DIMS: usize = 4;
 pub const MAX_SRC: usize = 10;
 /// Bytes of a name with its NUL (`GGML_MAX_NAME`).
 pub const MAX_NAME_BYTES: usize = 64;
+/// The same in builds that have longer names. Their structs are longer, and the same up to
+/// the name.
+pub const MAX_LONG_NAME_BYTES: usize = 512;
 /// 32-bit words of op parameters (`GGML_MAX_OP_PARAMS / 4`).
 pub const OP_PARAM_WORDS: usize = 16;
 
@@ -244,14 +247,15 @@ impl<'g> Tensor<'g> {
 
     /// The name without its NUL, as the program gave it.
     pub fn name(self) -> &'g [u8] {
-        // SAFETY: the array lies inside the live struct; names do not change
-        // during `'g` (contract of `from_ptr`).
-        let name: &'g [u8; MAX_NAME_BYTES] = unsafe { &(*self.raw.as_ptr()).name };
-        let len = name
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(MAX_NAME_BYTES);
-        &name[..len]
+        // SAFETY: only the address is taken.
+        let start = unsafe { (&raw const (*self.raw.as_ptr()).name).cast::<u8>() };
+        // SAFETY: the name lies inside the live struct and ends with a NUL, which ggml puts
+        // there; nothing behind it is read. Names do not change during `'g` (contract of
+        // `from_ptr`).
+        unsafe {
+            let length = (0..MAX_LONG_NAME_BYTES).find(|&i| start.add(i).read() == 0);
+            std::slice::from_raw_parts(start, length.unwrap_or(MAX_NAME_BYTES))
+        }
     }
 
     /// Any dimension of no elements. Such a node is never computed.

@@ -22,8 +22,15 @@ unsafe extern "C" fn version() -> *const c_char {
 unsafe extern "C" fn overhead() -> usize {
     32 + 336
 }
-unsafe extern "C" fn longer_overhead() -> usize {
-    32 + 344
+unsafe extern "C" fn shorter_overhead() -> usize {
+    32 + 328
+}
+/// `GGML_MAX_NAME` is 80.
+unsafe extern "C" fn overhead_of_longer_names() -> usize {
+    32 + 352
+}
+unsafe extern "C" fn far_longer_overhead() -> usize {
+    32 + 1024
 }
 unsafe extern "C" fn name(t: *const c_void) -> *const c_char {
     t.wrapping_byte_add(256).cast()
@@ -157,6 +164,16 @@ fn a_library_that_agrees_passes() {
 }
 
 #[test]
+fn longer_names_are_no_disagreement() {
+    let g = Graph::new();
+    let longer = Api {
+        ggml_tensor_overhead: overhead_of_longer_names,
+        ..AGREEING
+    };
+    assert_eq!(check(&longer, &samples(&g)), Ok(()));
+}
+
+#[test]
 fn each_disagreement_is_named() {
     let g = Graph::new();
     let ours = samples(&g);
@@ -166,10 +183,17 @@ fn each_disagreement_is_named() {
     };
     says(
         Api {
-            ggml_tensor_overhead: longer_overhead,
+            ggml_tensor_overhead: shorter_overhead,
             ..AGREEING
         },
-        "ggml 9.9: a tensor struct has 344 bytes",
+        "ggml 9.9: a tensor struct has 328 bytes",
+    );
+    says(
+        Api {
+            ggml_tensor_overhead: far_longer_overhead,
+            ..AGREEING
+        },
+        "ggml 9.9: a tensor struct has 1024 bytes",
     );
     says(
         Api {
