@@ -12,7 +12,7 @@ use std::{
 };
 
 use capture::{
-    ANY_POSITION, BatchToken, RawCplan, Recorder,
+    RawCplan, Recorder,
     hook::{self, ComputeFn, Computed, How, Observer, Ticks},
     recorder::cycles,
 };
@@ -20,14 +20,14 @@ use ggml::{Graph, RawGraph, foreign::TensorLayout, foreign::graph_without_uid};
 use trace::clock::now_nanos;
 
 use crate::{
-    feeding,
+    batches, feeding,
     library::{self, Library, Original},
     measure::{self, Turn},
     models, process, settings, streams, watch,
 };
 
 /// `GGML_STATUS_FAILED`.
-const STATUS_FAILED: c_int = -1;
+pub const STATUS_FAILED: c_int = -1;
 
 /// Exports `$name`, which calls `$target` with the return address as the argument
 /// behind the `$registers` that the C function takes.
@@ -58,12 +58,12 @@ macro_rules! export {
     };
 }
 
+pub(crate) use export;
+
 export!(ggml_graph_compute => compute, "rdx", "x2");
 export!(ggml_backend_sched_graph_compute_async => compute_context, "rdx", "x2");
 export!(ggml_backend_sched_graph_compute => compute_context_and_wait, "rdx", "x2");
 export!(ggml_backend_sched_free => free_context, "rsi", "x1");
-// `llama_context::decode(const llama_batch &)`, since 2025-03.
-export!(_ZN13llama_context6decodeERK11llama_batch => decode, "rdx", "x2");
 export!(ggml_backend_reg_get_proc_address => get_proc_address, "rdx", "x2");
 export!(gguf_init_from_file => open_model, "rcx", "x3");
 export!(gguf_init_from_file_ptr => open_model_file, "rcx", "x3");
@@ -72,18 +72,41 @@ static COMPUTE: Original = Original::new(c"ggml_graph_compute");
 static COMPUTE_CONTEXT: Original = Original::new(c"ggml_backend_sched_graph_compute_async");
 static COMPUTE_CONTEXT_AND_WAIT: Original = Original::new(c"ggml_backend_sched_graph_compute");
 static FREE_CONTEXT: Original = Original::new(c"ggml_backend_sched_free");
-static DECODE: Original = Original::new(c"_ZN13llama_context6decodeERK11llama_batch");
 static GET_PROC_ADDRESS: Original = Original::new(c"ggml_backend_reg_get_proc_address");
 static OPEN_MODEL: Original = Original::new(c"gguf_init_from_file");
 static OPEN_MODEL_FILE: Original = Original::new(c"gguf_init_from_file_ptr");
 
+/// What is hooked in an object with ggml inside: the function, and where calls go.
+pub fn entries() -> impl Iterator<Item = (&'static CStr, usize)> {
+    type Hook = unsafe extern "C" fn();
+    let entry = |name, hook: Hook| (name, hook as usize);
+    let of_graphs = [
+        entry(COMPUTE.name(), ggml_graph_compute),
+        entry(
+            COMPUTE_CONTEXT.name(),
+            ggml_backend_sched_graph_compute_async,
+        ),
+        entry(
+            COMPUTE_CONTEXT_AND_WAIT.name(),
+            ggml_backend_sched_graph_compute,
+        ),
+        entry(FREE_CONTEXT.name(), ggml_backend_sched_free),
+        entry(GET_PROC_ADDRESS.name(), ggml_backend_reg_get_proc_address),
+    ];
+    of_graphs.into_iter().chain(batches::entries())
+}
+
 thread_local! {
-    /// The batch that this thread decodes, until an evaluation has taken it over.
-    static BATCH: Cell<*const RawBatch> = const { Cell::new(std::ptr::null()) };
     /// The scheduler that computes on this thread.
     static CONTEXT: Cell<usize> = const { Cell::new(0) };
     /// A graph inside a graph (a custom op may compute one) is not recorded.
     static IS_COMPUTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The scheduler, or what stands for it, that computes on this thread from now on; the one
+/// before.
+pub fn replace_context(context: usize) -> usize {
+    CONTEXT.replace(context)
 }
 
 /// Whether this thread is inside of a computation.
@@ -330,12 +353,7 @@ fn prepare(call: &Computation) -> Option<Recording> {
 /// Tells the recorder whose evaluation follows.
 fn announce(process: &process::Process, recorder: &mut Recorder) {
     recorder.set_context(streams::context_number(process, CONTEXT.get()));
-    let batch = BATCH.replace(std::ptr::null());
-    if !batch.is_null() {
-        // SAFETY: the program's batch, which it lent to the `decode` that this
-        // computation is part of.
-        recorder.set_tokens(unsafe { tokens_of(&*batch) });
-    }
+    batches::announce(recorder);
 }
 
 /// The graph in our layout: itself, or a copy; and when the library ticks.
@@ -415,64 +433,6 @@ unsafe fn in_context(real: *mut c_void, context: *mut c_void, graph: *mut c_void
         CONTEXT.set(before);
         status
     }
-}
-
-/// `llama_batch`, whose first fields never moved.
-#[repr(C)]
-struct RawBatch {
-    n_tokens: i32,
-    token: *const i32,
-    embeddings: *const f32,
-    position: *const i32,
-    n_sequences: *const i32,
-    sequences: *const *const i32,
-}
-
-/// `llama_context::decode(batch)`: only here the sequences of tokens are known.
-unsafe extern "C" fn decode(context: *mut c_void, batch: *const RawBatch, caller: usize) -> c_int {
-    let real = DECODE.of(caller);
-    if real.is_null() {
-        return STATUS_FAILED;
-    }
-    // SAFETY: the C++ method of this name, with the program's arguments.
-    unsafe {
-        let real: unsafe extern "C" fn(*mut c_void, *const RawBatch) -> c_int =
-            std::mem::transmute(real);
-        let before = BATCH.replace(batch);
-        let status = real(context, batch);
-        BATCH.set(before);
-        status
-    }
-}
-
-/// Each token with its first sequence.
-unsafe fn tokens_of(batch: &RawBatch) -> impl Iterator<Item = BatchToken> {
-    let count = match batch.token.is_null() {
-        true => 0,
-        false => usize::try_from(batch.n_tokens).unwrap_or(0),
-    };
-    (0..count).map(|i| {
-        // SAFETY: arrays of so many elements, or null.
-        unsafe {
-            let sequence = match batch.n_sequences.is_null() || batch.sequences.is_null() {
-                true => std::ptr::null(),
-                false if *batch.n_sequences.add(i) < 1 => std::ptr::null(),
-                false => *batch.sequences.add(i),
-            };
-            BatchToken {
-                token: *batch.token.add(i),
-                position: match batch.position.is_null() {
-                    true => ANY_POSITION,
-                    false => *batch.position.add(i),
-                },
-                // Without a list of sequences llama.cpp takes the first.
-                sequence: match sequence.is_null() {
-                    true => 0,
-                    false => u32::try_from(*sequence).unwrap_or(0),
-                },
-            }
-        }
-    })
 }
 
 /// `ggml_backend_sched_free(sched)`.

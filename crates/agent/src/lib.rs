@@ -17,6 +17,9 @@
 //! 5. `exit` closes the streams. A process that is killed leaves them open, and
 //!    the launcher closes them.
 //!
+//! A program or an extension that has ggml linked into it makes no such calls. It is noticed
+//! when it opens a model, and the entries of its functions are changed instead ([`inside`]).
+//!
 //! With [`settings::FEED`] instead, nothing is recorded: the model's weights are fed
 //! (`feeding`, `unmapping`).
 //!
@@ -27,17 +30,23 @@
 //! Anything unexpected switches recording off for good with one line
 //! ([`process::switch_off`]); panics are caught before they reach the program.
 
+mod batches;
 mod feeding;
+mod files;
 mod hooks;
+mod image;
+mod inside;
 mod library;
 mod lock;
 mod measure;
 mod models;
+mod patch;
 mod process;
 mod settings;
 mod streams;
 mod unmapping;
 mod watch;
+mod without_names;
 
 const VERSION: &str = concat!("tensorscope-agent ", env!("CARGO_PKG_VERSION"), "\n");
 

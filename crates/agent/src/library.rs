@@ -38,10 +38,17 @@ use ggml::{
     foreign::{Mirror, TensorLayout},
 };
 
-use crate::lock::Lock;
+use crate::{
+    inside::{self, Inside},
+    lock::Lock,
+    without_names,
+};
+
+/// What a new llama.cpp lacks of what is asked for here.
+const GONE: [&CStr; 1] = [c"ggml_compute_forward_reshape"];
 
 /// Types that every version since 2024 has; sizes of later ones are not asked.
-const TYPES_SINCE_2024: u32 = 31;
+pub const TYPES_SINCE_2024: u32 = 31;
 
 /// Call sites that are remembered per function. A program has one or two.
 const CACHED: usize = 16;
@@ -62,6 +69,10 @@ impl Original {
         }
     }
 
+    pub const fn name(&self) -> &'static CStr {
+        self.name
+    }
+
     /// What the call that returns to `caller` is meant for; null when no library
     /// has such a function.
     #[inline]
@@ -80,7 +91,12 @@ impl Original {
 
     #[cold]
     fn search(&self, caller: usize) -> *mut c_void {
-        let function = Scope::around(caller).find(self.name);
+        let mut function = Scope::around(caller).find(self.name);
+        if function.is_null() {
+            // Of an object with ggml inside, called from elsewhere.
+            let mut inside = inside::objects().map(|object| object.find(self.name));
+            function = inside.find(|&place| place != 0).unwrap_or(0) as *mut c_void;
+        }
         if !function.is_null() {
             pin(caller);
             pin(function as usize);
@@ -106,29 +122,46 @@ impl Original {
     }
 }
 
-/// Where the dynamic linker would look.
+/// Where the dynamic linker would look; for an object with ggml inside, that object.
 pub struct Scope {
     handle: *mut c_void,
+    inside: Option<&'static Inside>,
     pub path: String,
 }
 
 impl Scope {
     /// Of the library that holds the address `code`.
     pub fn around(code: usize) -> Scope {
-        let Some((name, _)) = object_of(code) else {
+        if let Some(inside) = inside::around(code) {
             return Scope {
-                handle: std::ptr::null_mut(),
-                path: String::new(),
+                inside: Some(inside),
+                path: inside.path().to_owned(),
+                ..Scope::everywhere()
             };
+        }
+        let Some((name, _)) = object_of(code) else {
+            return Scope::everywhere();
         };
         Scope {
             handle: loaded(&name),
             path: name.to_string_lossy().into_owned(),
+            ..Scope::everywhere()
+        }
+    }
+
+    fn everywhere() -> Scope {
+        Scope {
+            handle: std::ptr::null_mut(),
+            inside: None,
+            path: String::new(),
         }
     }
 
     /// Null when no library has it.
     pub fn find(&self, name: &CStr) -> *mut c_void {
+        if let Some(inside) = self.inside {
+            return inside.find(name) as *mut c_void;
+        }
         let is_theirs = |function: *mut c_void| !function.is_null() && !is_ours(function as usize);
         if !self.handle.is_null() {
             // SAFETY: a handle of a loaded library, and a C string.
@@ -145,8 +178,17 @@ impl Scope {
         find_anywhere(name, is_theirs)
     }
 
-    pub fn has(&self, name: &CStr) -> bool {
-        !self.find(name).is_null()
+    /// Whether the library has a function. What is linked into a program may lack functions
+    /// that nobody calls, or names; how new it is is told otherwise then.
+    fn has(&self, name: &CStr) -> bool {
+        match self.inside {
+            Some(inside) if inside.is_new() => !GONE.contains(&name),
+            _ => !self.find(name).is_null(),
+        }
+    }
+
+    fn without_names(&self) -> Option<&'static Inside> {
+        self.inside.filter(|inside| inside.op_names().is_some())
     }
 }
 
@@ -278,6 +320,7 @@ pub struct Library {
     pub version: String,
     pub llama_version: Option<String>,
     pub path: String,
+    without_names: Option<&'static Inside>,
     tensor_layout: OnceLock<Result<TensorLayout, String>>,
 }
 
@@ -286,13 +329,16 @@ impl Library {
     /// why its graphs cannot be recorded.
     pub fn describe(caller: usize, compute: ComputeFn) -> Result<Library, String> {
         let scope = Scope::around(caller);
-        let api = api(&scope).map_err(|missing| {
-            format!(
-                "{}: this ggml has no function {}, so it is none of llama.cpp since 2024",
-                scope.path,
-                missing.to_string_lossy()
-            )
-        })?;
+        let api = match scope.without_names() {
+            Some(inside) => without_names::api(inside)?,
+            None => api(&scope).map_err(|missing| {
+                format!(
+                    "{}: this ggml has no function {}, so it is none of llama.cpp since 2024",
+                    scope.path,
+                    missing.to_string_lossy()
+                )
+            })?,
+        };
         let empty_ops_tick =
             scope.has(c"ggml_compute_forward_reshape") || !scope.has(c"ggml_compute_forward_add");
         let fuses = scope.has(c"ggml_compute_forward_rms_norm_mul_fused")
@@ -313,13 +359,13 @@ impl Library {
         };
         let version = match api.ggml_version {
             Some(_) => api.version(),
+            None if scope.has(c"ggml_graph_next_uid") => "of unknown version".into(),
             None => "without a version (older than 2025-07)".into(),
         };
-        let llama_version = Scope {
-            handle: std::ptr::null_mut(),
-            path: String::new(),
-        }
-        .find(c"llama_version");
+        let llama_version = match scope.inside {
+            Some(_) => scope.find(c"llama_version"),
+            None => Scope::everywhere().find(c"llama_version"),
+        };
         Ok(Library {
             compute,
             knowledge: Arc::new(Knowledge {
@@ -345,6 +391,7 @@ impl Library {
                     CStr::from_ptr(version()).to_string_lossy().into_owned()
                 }
             }),
+            without_names: scope.without_names(),
             path: scope.path,
             tensor_layout: OnceLock::new(),
         })
@@ -361,6 +408,10 @@ impl Library {
     ) -> Result<TensorLayout, String> {
         self.tensor_layout
             .get_or_init(|| {
+                if let Some(inside) = self.without_names {
+                    without_names::check(inside, graph as usize)
+                        .map_err(|reason| format!("{}: {reason}", self.path))?;
+                }
                 // SAFETY: a graph of the library of these functions (caller).
                 let identified = unsafe { identify(&self.knowledge.api, graph, mirror) };
                 identified.map_err(|error| {
@@ -407,7 +458,15 @@ fn api(scope: &Scope) -> Result<Api, &'static CStr> {
         ggml_version: unsafe { std::mem::transmute(version) },
         ggml_tensor_overhead: needed!(c"ggml_tensor_overhead"),
         ggml_get_name: needed!(c"ggml_get_name"),
-        ggml_get_data: needed!(c"ggml_get_data"),
+        // What nobody calls may be missing from a program that has ggml inside.
+        ggml_get_data: match scope.inside {
+            Some(_) => or!(
+                c"ggml_get_data",
+                without_names::data,
+                unsafe extern "C" fn(*const c_void) -> *mut c_void
+            ),
+            None => needed!(c"ggml_get_data"),
+        },
         ggml_nbytes: needed!(c"ggml_nbytes"),
         ggml_element_size: needed!(c"ggml_element_size"),
         ggml_op_name: needed!(c"ggml_op_name"),
@@ -438,13 +497,13 @@ fn api(scope: &Scope) -> Result<Api, &'static CStr> {
 }
 
 /// `ggml_graph_n_nodes` for libraries before 2024-09, whose graphs were public.
-unsafe extern "C" fn n_nodes(graph: *mut c_void) -> c_int {
+pub unsafe extern "C" fn n_nodes(graph: *mut c_void) -> c_int {
     // SAFETY: the field never moved.
     unsafe { (&raw const (*graph.cast::<ggml::RawGraph>()).n_nodes).read() }
 }
 
 /// `ggml_graph_node`, likewise.
-unsafe extern "C" fn node(graph: *mut c_void, i: c_int) -> *mut c_void {
+pub unsafe extern "C" fn node(graph: *mut c_void, i: c_int) -> *mut c_void {
     // SAFETY: the field never moved, and `i` is below the number of nodes.
     unsafe {
         let nodes = (&raw const (*graph.cast::<ggml::RawGraph>()).nodes).read();

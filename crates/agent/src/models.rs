@@ -1,7 +1,8 @@
 //! Which GGUF files the program loaded, and where a weight lies in them.
 //!
 //! The library itself read the header; it is asked for names and offsets when it
-//! has, so that nothing is parsed twice. Files get their number in the run
+//! has, so that nothing is parsed twice. (Where llama.cpp is linked into the program, the
+//! header is read again: its functions may have no names.) Files get their number in the run
 //! (`log/models.txt`, one path a line, shared by all processes of the run) when
 //! the first graph is met, in the order in which they were loaded.
 
@@ -64,9 +65,27 @@ pub fn release_lock() {
 /// `gguf` is a live `gguf_context` of the library that `caller` uses.
 pub unsafe fn note(path: &Path, gguf: *mut c_void, caller: usize) {
     // SAFETY: as promised by the caller.
-    let Some(offsets) = (unsafe { offsets(gguf, caller) }) else {
-        return;
+    if let Some(offsets) = unsafe { offsets(gguf, caller) } {
+        add(path, offsets);
+    }
+}
+
+/// Notes a file whose header the program is about to read, by reading it ourselves.
+pub fn note_header(path: &Path) {
+    let read = || {
+        let file = File::open(path).ok()?;
+        let bytes = file.metadata().ok()?.len();
+        gguf::header::read_header(&file, path, bytes).ok()
     };
+    // What is no model will be refused by the program.
+    if let Some(header) = read() {
+        let tensors = header.tensors.iter();
+        let places = tensors.map(|tensor| (tensor.name.as_bytes().to_vec(), tensor.file_offset));
+        add(path, places.collect());
+    }
+}
+
+fn add(path: &Path, offsets: HashMap<Vec<u8>, u64>) {
     // Before the program changes its folder.
     let Ok(path) = fs::canonicalize(path) else {
         return;

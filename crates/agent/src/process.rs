@@ -17,7 +17,7 @@ use std::{
 
 use trace::{control::Control, status::StatusPage};
 
-use crate::{feeding, library::Library, lock::Lock, models, settings, streams};
+use crate::{feeding, inside, library::Library, lock::Lock, models, settings, streams};
 
 /// A process that computes.
 pub struct Process {
@@ -75,6 +75,7 @@ extern "C" fn construct() {
 /// be nobody to release it.
 unsafe extern "C" fn before_fork() {
     STARTING.take();
+    inside::take_lock();
     models::take_lock();
     FEEDING_IS_HELD.set(feeding::before_fork());
 }
@@ -82,12 +83,14 @@ unsafe extern "C" fn before_fork() {
 unsafe extern "C" fn after_fork() {
     feeding::after_fork_in_parent(FEEDING_IS_HELD.get());
     models::release_lock();
+    inside::release_lock();
     STARTING.release();
 }
 
 unsafe extern "C" fn after_fork_in_child() {
     feeding::after_fork_in_child(FEEDING_IS_HELD.get());
     models::release_lock();
+    inside::release_lock();
     STARTING.release();
 }
 
@@ -160,6 +163,15 @@ pub fn switch_off(reason: &str) {
     // SAFETY: never freed.
     if let Some(process) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
         process.note("off", reason);
+    }
+}
+
+/// The program computes where we cannot see it.
+#[cold]
+pub fn refuse(reason: &str) {
+    match feeding::is_on() {
+        true => feeding::refuse(reason),
+        false => switch_off(reason),
     }
 }
 

@@ -1,8 +1,8 @@
 //! A program as it was typed: which file is meant, how it is started, and whether it can be
 //! recorded by preloading, as its file tells.
 //!
-//! Reads the ELF headers only, and for a stripped program the bytes of its
-//! read-only data. Whether a program loads ggml later cannot be known here.
+//! Whether a program loads ggml later, and whether ggml that is linked into it can be found
+//! there, cannot be known here: the preload library says so.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,14 +13,15 @@ use std::{
 };
 
 use rundir::error::reason;
+use support::elf::{Elf, NotElf, OUR_MACHINE, Table};
 
 /// Why preloading cannot work, by what to do instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// ggml is inside the program: there is no call that could be caught.
-    StaticGgml,
-    /// The same, told by its texts: the names are gone.
-    StrippedGgml,
+    /// ggml is inside the program, and code of this processor is not patched.
+    GgmlInside,
+    /// ggml is inside the program, and the loader is not: nothing can be preloaded.
+    StaticProgram,
     SetUser,
     Is32Bit,
     /// Of another processor than this machine's.
@@ -33,13 +34,13 @@ impl Refusal {
     /// Why, and what to do about it.
     fn reasons(&self) -> (&'static str, &'static str) {
         match self {
-            Refusal::StaticGgml => (
-                "the program is linked statically to ggml",
+            Refusal::GgmlInside => (
+                "the program has ggml linked into it, and that is recorded on x86-64 only",
                 "a build with -DBUILD_SHARED_LIBS=ON",
             ),
-            Refusal::StrippedGgml => (
-                "the program has ggml linked into it and is stripped",
-                "a build with -DBUILD_SHARED_LIBS=ON",
+            Refusal::StaticProgram => (
+                "the program has ggml linked into it, and the C library too, so that nothing can be preloaded",
+                "a build without -static (ggml itself may be linked in)",
             ),
             Refusal::SetUser => (
                 "the program is setuid or setgid, or has file capabilities, and the loader preloads nothing then",
@@ -192,50 +193,40 @@ fn gains_privileges(path: &Path, about: &fs::Metadata) -> bool {
     by_bits || user != 0 && has_capabilities()
 }
 
-/// Of the machine that this program was built for.
-const OUR_MACHINE: u16 = if cfg!(target_arch = "x86_64") {
-    62
-} else {
-    183
-};
-const SHT_SYMTAB: u32 = 2;
-const SHT_DYNAMIC: u32 = 6;
-const SHT_DYNSYM: u32 = 11;
-const DT_NEEDED: u64 = 1;
-const PT_INTERP: u32 = 3;
 /// Texts of ggml's that no build lacks.
 const TEXTS: [&[u8]; 2] = [b"ggml_backend_sched", b"GGML_ASSERT("];
+/// How a program of Cosmopolitan's (a llamafile) begins, which brings its own loader.
+const COSMOPOLITAN: [&[u8]; 2] = [b"MZqFpD", b"jartsr"];
 
 fn refusal_of_elf(bytes: &[u8]) -> Option<Refusal> {
-    if !bytes.starts_with(b"\x7fELF") {
-        return None;
+    if COSMOPOLITAN.iter().any(|magic| bytes.starts_with(magic)) {
+        return has_texts(bytes).then_some(Refusal::StaticProgram);
     }
-    match (bytes.get(4)?, bytes.get(5)?) {
-        (1, _) => return Some(Refusal::Is32Bit),
-        (2, 1) => {}
-        _ => return Some(Refusal::OtherMachine),
+    let elf = match Elf::new(bytes) {
+        Ok(elf) if elf.machine() == OUR_MACHINE => elf,
+        Ok(_) | Err(NotElf::IsBigEndian) => return Some(Refusal::OtherMachine),
+        Err(NotElf::Is32Bit) => return Some(Refusal::Is32Bit),
+        Err(NotElf::Other) => return None,
+    };
+    match elf.interpreter() {
+        // One without ggml may start others, which are recorded.
+        None => return has_texts(bytes).then_some(Refusal::StaticProgram),
+        Some(name) if name.windows(4).any(|w| w == b"musl") => return Some(Refusal::Musl),
+        Some(_) => {}
     }
-    let elf = Elf { bytes };
-    if elf.u16(18)? != OUR_MACHINE {
-        return Some(Refusal::OtherMachine);
-    }
-    let interpreter = elf.interpreter();
-    if interpreter.is_some_and(|name| name.windows(4).any(|w| w == b"musl")) {
-        return Some(Refusal::Musl);
-    }
-    let mut has_symbols = false;
-    for section in elf.sections() {
-        if section.ty == SHT_SYMTAB || section.ty == SHT_DYNSYM {
-            has_symbols |= section.ty == SHT_SYMTAB;
-            if elf.defines(&section, b"ggml_graph_compute") {
-                return Some(Refusal::StaticGgml);
-            }
-        }
-    }
-    if !has_symbols && TEXTS.iter().all(|text| contains(bytes, text)) && !elf.needs_ggml() {
-        return Some(Refusal::StrippedGgml);
-    }
-    None
+    // Code is patched on this processor only.
+    let has_ggml = || {
+        let defines = |table| {
+            elf.symbols(table)
+                .any(|symbol| symbol.name == b"ggml_graph_compute")
+        };
+        defines(Table::All) || defines(Table::Dynamic)
+    };
+    (!cfg!(target_arch = "x86_64") && has_ggml()).then_some(Refusal::GgmlInside)
+}
+
+fn has_texts(bytes: &[u8]) -> bool {
+    TEXTS.iter().all(|text| contains(bytes, text))
 }
 
 fn contains(bytes: &[u8], text: &[u8]) -> bool {
@@ -250,109 +241,14 @@ fn contains(bytes: &[u8], text: &[u8]) -> bool {
     false
 }
 
-/// A 64-bit little-endian file; every read is checked against its length.
-struct Elf<'a> {
-    bytes: &'a [u8],
-}
-
-struct Section {
-    ty: u32,
-    offset: u64,
-    size: u64,
-    link: u32,
-}
-
-impl<'a> Elf<'a> {
-    fn at(&self, offset: u64, size: u64) -> Option<&'a [u8]> {
-        let start = usize::try_from(offset).ok()?;
-        let end = start.checked_add(usize::try_from(size).ok()?)?;
-        self.bytes.get(start..end)
-    }
-
-    fn u16(&self, offset: u64) -> Option<u16> {
-        Some(u16::from_le_bytes(self.at(offset, 2)?.try_into().ok()?))
-    }
-
-    fn u32(&self, offset: u64) -> Option<u32> {
-        Some(u32::from_le_bytes(self.at(offset, 4)?.try_into().ok()?))
-    }
-
-    fn u64(&self, offset: u64) -> Option<u64> {
-        Some(u64::from_le_bytes(self.at(offset, 8)?.try_into().ok()?))
-    }
-
-    fn interpreter(&self) -> Option<&'a [u8]> {
-        let (table, size, count) = (self.u64(32)?, self.u16(54)?, self.u16(56)?);
-        (0..count).find_map(|i| {
-            let header = table.checked_add(u64::from(i) * u64::from(size))?;
-            (self.u32(header)? == PT_INTERP)
-                .then(|| self.at(self.u64(header + 8)?, self.u64(header + 32)?))?
-        })
-    }
-
-    fn section(&self, number: u32) -> Option<Section> {
-        let (table, size) = (self.u64(40)?, self.u16(58)?);
-        let header = table.checked_add(u64::from(number) * u64::from(size))?;
-        Some(Section {
-            ty: self.u32(header + 4)?,
-            offset: self.u64(header + 24)?,
-            size: self.u64(header + 32)?,
-            link: self.u32(header + 40)?,
-        })
-    }
-
-    fn sections(&self) -> impl Iterator<Item = Section> {
-        let count = self.u16(60).unwrap_or(0);
-        (0..u32::from(count)).filter_map(|i| self.section(i))
-    }
-
-    /// Whether it is linked to a shared library of llama.cpp's.
-    fn needs_ggml(&self) -> bool {
-        let is_theirs = |name: &[u8]| name.starts_with(b"libggml") || name.starts_with(b"libllama");
-        let mut tables = self.sections().filter(|section| section.ty == SHT_DYNAMIC);
-        tables.any(|section| {
-            let table = self.at(section.offset, section.size).unwrap_or(&[]);
-            let names = self
-                .section(section.link)
-                .and_then(|s| self.at(s.offset, s.size))
-                .unwrap_or(&[]);
-            table.chunks_exact(16).any(|entry| {
-                let (tag, value) = entry.split_at(8);
-                let start = value.try_into().map_or(0, usize::from_le_bytes);
-                tag == DT_NEEDED.to_le_bytes() && names.get(start..).is_some_and(is_theirs)
-            })
-        })
-    }
-
-    /// Whether a table of symbols defines (not only uses) one of this name.
-    fn defines(&self, symbols: &Section, name: &[u8]) -> bool {
-        let Some(names) = self
-            .section(symbols.link)
-            .and_then(|s| self.at(s.offset, s.size))
-        else {
-            return false;
-        };
-        let table = self.at(symbols.offset, symbols.size).unwrap_or(&[]);
-        table.chunks_exact(24).any(|symbol| {
-            let start = u32::from_le_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;
-            let is_defined = symbol[6] != 0 || symbol[7] != 0;
-            is_defined
-                && names
-                    .get(start..)
-                    .and_then(|rest| rest.strip_prefix(name))
-                    .is_some_and(|rest| rest.first() == Some(&0))
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn this_test_is_a_program_that_can_be_recorded_or_has_ggml_inside() {
+    fn this_test_is_a_program_that_can_be_recorded() {
         let this = std::env::current_exe().unwrap();
-        assert!(matches!(refusal(&this), None | Some(Refusal::StaticGgml)));
+        assert_eq!(refusal(&this), None);
     }
 
     #[test]
@@ -368,17 +264,16 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_lie_are_survived() {
-        let this = fs::read("/bin/sh").unwrap();
-        for cut in (0..this.len().min(4096)).step_by(7) {
-            let _ = refusal_of_elf(&this[..cut]);
-        }
-        for at in 0..64 {
-            let mut bytes = this.clone();
-            bytes[at] = 0xff;
-            let _ = refusal_of_elf(&bytes);
-        }
-        let mut bytes = this;
+    fn programs_that_bring_their_own_loader_are_told_by_their_texts() {
+        let mut ape = b"MZqFpD='\n".to_vec();
+        assert_eq!(refusal_of_elf(&ape), None);
+        ape.extend(TEXTS.concat());
+        assert_eq!(refusal_of_elf(&ape), Some(Refusal::StaticProgram));
+    }
+
+    #[test]
+    fn a_32_bit_program_is_refused() {
+        let mut bytes = fs::read("/bin/sh").unwrap();
         bytes[4] = 1;
         assert_eq!(refusal_of_elf(&bytes), Some(Refusal::Is32Bit));
     }

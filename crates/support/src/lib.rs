@@ -1,6 +1,7 @@
 //! Small helpers that several crates need, once.
 //!
 //! - [`direct`]: reads past the page cache: alignment, io_uring, pread;
+//! - [`elf`]: what a program's or a library's file says of itself;
 //! - [`proc`]: what `/proc` says of a process: mappings, sizes;
 //! - [`hash`], [`random`]: numbers that are the same on every machine and in every version;
 //! - [`text`]: numbers as people read them.
@@ -11,6 +12,7 @@
 //! said on a terminal), and anything that only one crate needs.
 
 pub mod direct;
+pub mod elf;
 pub mod hash;
 pub mod proc;
 pub mod random;

@@ -30,8 +30,21 @@ fn fed(
     model: &Path,
     prompts: &[&str],
 ) -> (Output, Vec<Report>) {
+    fed_linked(Linked::Shared, folder, flags, args, model, prompts)
+}
+
+fn fed_linked(
+    linked: Linked,
+    folder: &Path,
+    flags: &[&str],
+    args: &[&str],
+    model: &Path,
+    prompts: &[&str],
+) -> (Output, Vec<Report>) {
     let mut command = run_program(folder, flags, "sh");
-    command.args(["-c", KEEPING, "sh"]).arg(generate_program());
+    command
+        .args(["-c", KEEPING, "sh"])
+        .arg(generate_linked(linked));
     let output = command
         .args(args)
         .arg(model)
@@ -347,9 +360,27 @@ fn what_says_nothing_about_a_program_is_refused() {
     );
     check(
         &["--memory", "200M"],
-        env!("CARGO_BIN_EXE_tensorscope"),
-        "it cannot be fed: the program is linked statically",
+        generate_linked(Linked::Static).to_str().unwrap(),
+        "it cannot be fed: the program has ggml linked into it, and the C library too",
     );
+}
+
+#[test]
+fn a_program_with_llama_cpp_inside_says_the_same() {
+    for linked in [Linked::Inside, Linked::Stripped] {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let folder = folder.path();
+        let model = large(folder, DENSE);
+        let expected = unfed(folder, &[], &model, &[PROMPT]);
+        let flags = ["--memory", "230M", "--always"];
+        let (output, reports) = fed_linked(linked, folder, &flags, &[], &model, &[PROMPT]);
+        let talk = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{linked:?}: {talk}");
+        assert_eq!(stdout(&output), expected, "{linked:?}: {talk}");
+        assert_eq!(reports.len(), 1, "{linked:?}: {talk}");
+        assert_eq!(reports[0].refused, None, "{linked:?}: {talk}");
+        assert!(reports[0].fed.bytes_read > 0, "{linked:?}: {reports:?}");
+    }
 }
 
 #[test]

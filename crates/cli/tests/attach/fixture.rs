@@ -33,6 +33,39 @@ pub fn moe() -> PathBuf {
     shipped("shakespeare-moe.gguf")
 }
 
+/// How llama.cpp came into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linked {
+    /// A libllama.so beside it.
+    Shared,
+    /// Inside, with its names.
+    Inside,
+    /// Inside, and stripped.
+    Stripped,
+    /// Inside and stripped, at the addresses of the file.
+    StrippedAtFixedAddress,
+    /// Inside of a library without exported names, which a program opens.
+    Library,
+    /// The same, stripped.
+    StrippedLibrary,
+    /// Inside, as the C library is.
+    Static,
+}
+
+/// tests/attach/generate.c with llama.cpp as it is asked for.
+pub fn generate_linked(linked: Linked) -> PathBuf {
+    let name = match linked {
+        Linked::Shared => "generate",
+        Linked::Inside => "generate-inside",
+        Linked::Stripped => "generate-stripped",
+        Linked::StrippedAtFixedAddress => "generate-fixed",
+        Linked::Library => "generate-library",
+        Linked::StrippedLibrary => "generate-stripped-library",
+        Linked::Static => "generate-static",
+    };
+    generate_program().with_file_name(name)
+}
+
 /// tests/attach/generate.c, linked to a libllama.so beside it.
 pub fn generate_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -41,7 +74,7 @@ pub fn generate_program() -> &'static Path {
         let archives = ["llama", "ggml", "ggml-cpu", "ggml-base"]
             .map(|name| llama.join("lib").join(format!("lib{name}.a")));
         let mut hash = DefaultHasher::new();
-        SOURCE.hash(&mut hash);
+        (SOURCE, OPENER, EXPORTS).hash(&mut hash);
         for archive in &archives {
             let about = fs::metadata(archive).unwrap();
             (archive, about.len(), about.modified().unwrap()).hash(&mut hash);
@@ -73,6 +106,59 @@ fn build(folder: &Path, llama: &Path, archives: &[PathBuf]) {
         .arg(llama.join("include"))
         .args(["generate.c", "-o", "generate", "-L.", "-lllama"])
         .arg("-Wl,-rpath,$ORIGIN"));
+    build_inside(folder, llama, archives);
+}
+
+/// A program that knows nothing of llama.cpp and opens a library that has it inside.
+const OPENER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int argc, char ** argv) {
+    void * library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (!library) { fprintf(stderr, "%s\n", dlerror()); return 71; }
+    return ((int (*)(int, char **)) dlsym(library, "generate_main"))(argc, argv);
+}
+"#;
+/// What that library shows.
+const EXPORTS: &str = "{ global: generate_main; local: *; };";
+
+/// The programs that have llama.cpp inside.
+fn build_inside(folder: &Path, llama: &Path, archives: &[PathBuf]) {
+    let run = |words: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", words]).current_dir(folder);
+        command.env("INCLUDE", llama.join("include"));
+        command.env("ARCHIVES", std::env::join_paths(archives).unwrap());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{words}: {}", stderr(&output));
+    };
+    fs::write(folder.join("opener.c"), OPENER).unwrap();
+    fs::write(folder.join("exports"), EXPORTS).unwrap();
+    // Each archive before what it needs, as they are listed.
+    let link = "c++ generate.o $(echo $ARCHIVES | tr : ' ')";
+    run("cc -O1 -fPIC -I$INCLUDE -c generate.c -o generate.o");
+    run("cc -O1 -fPIC -I$INCLUDE -Dmain=generate_main -c generate.c -o library.o");
+    run(&format!(
+        "{link} -fopenmp -lpthread -ldl -o generate-inside"
+    ));
+    run("strip generate-inside -o generate-stripped");
+    run(&format!("{link} -fopenmp -no-pie -s -o generate-fixed"));
+    run(&format!("{link} -fopenmp -static -o generate-static"));
+    let library = link.replace(
+        "generate.o",
+        "library.o -shared -Wl,--version-script=exports",
+    );
+    run(&format!("{library} -fopenmp -o generate.so"));
+    run("strip generate.so -o generate-stripped.so");
+    for (program, library) in [
+        ("generate-library", "generate.so"),
+        ("generate-stripped-library", "generate-stripped.so"),
+    ] {
+        let path = format!("-DLIBRARY='\"{library}\"'");
+        run(&format!(
+            "cc {path} opener.c -ldl -o {program} -Wl,-rpath,'$ORIGIN'"
+        ));
+    }
 }
 
 /// `tensorscope` in `folder`. With backtraces on, so that a panic cannot hide.

@@ -10,7 +10,7 @@ const TOKENS: &str = "6";
 const PROMPT: &str = "To be, or not to be";
 
 /// Everything that a trace says but times and addresses, a line for each access.
-fn lines(trace: &Trace) -> Vec<String> {
+pub fn lines(trace: &Trace) -> Vec<String> {
     let stream = trace.stream();
     let definitions = &stream.definitions;
     let mut lines = Vec::new();
@@ -68,7 +68,7 @@ fn lines(trace: &Trace) -> Vec<String> {
 }
 
 /// The first line that differs, with where it stands.
-fn first_difference(ours: &[String], theirs: &[String]) -> Option<String> {
+pub fn first_difference(ours: &[String], theirs: &[String]) -> Option<String> {
     let longest = ours.len().max(theirs.len());
     let at = (0..longest).find(|&at| ours.get(at) != theirs.get(at))?;
     let shown = |lines: &[String]| {
