@@ -88,6 +88,8 @@ impl Watch {
     /// Finds the mappings of files, given by canonical path and length; the
     /// handler is in place from now.
     pub fn of_files<'p>(files: impl IntoIterator<Item = (&'p Path, u64)>) -> Result<Watch, String> {
+        // SAFETY: takes and answers a number.
+        watchable(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
         let one = ONE_WATCH
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -207,6 +209,18 @@ impl Watch {
     }
 }
 
+/// Protection is given back page by page: where a page is larger than ours, the call would be
+/// refused, and the access that waits for it would fault for ever.
+fn watchable(page_bytes: libc::c_long) -> Result<(), String> {
+    match u64::try_from(page_bytes) {
+        Ok(PAGE_BYTES) => Ok(()),
+        _ => Err(format!(
+            "this kernel has pages of {page_bytes} bytes; accesses are audited by pages of \
+             {PAGE_BYTES}"
+        )),
+    }
+}
+
 impl Drop for Watch {
     fn drop(&mut self) {
         self.protect(|piece| piece.protection);
@@ -248,6 +262,13 @@ unsafe extern "C" fn on_fault(_: libc::c_int, info: *mut libc::siginfo_t, _: *mu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn larger_pages_are_refused_instead_of_faulting_for_ever() {
+        assert_eq!(watchable(4096), Ok(()));
+        let refusal = watchable(65536).unwrap_err();
+        assert!(refusal.contains("pages of 65536 bytes"), "{refusal}");
+    }
 
     #[test]
     fn a_page_set_holds_what_was_put_in() {

@@ -380,9 +380,12 @@ fn choice(
 
 /// Rows are looked up here and there: reading ahead of them is for nothing.
 fn advise_random(address: usize, bytes: u64) {
-    const PAGE_BYTES: usize = 4096;
-    let start = address.next_multiple_of(PAGE_BYTES);
-    let end = (address + bytes as usize) / PAGE_BYTES * PAGE_BYTES;
+    // SAFETY: takes and answers a number.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // AArch64 has kernels with pages of 64 KiB.
+    let page_bytes = usize::try_from(page_bytes).unwrap_or(64 << 10);
+    let start = address.next_multiple_of(page_bytes);
+    let end = (address + bytes as usize) / page_bytes * page_bytes;
     if start < end {
         // SAFETY: advice about whole pages of a file's mapping.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_RANDOM) };
