@@ -538,3 +538,6 @@ unsafe fn note_model(path: &Path, gguf: *mut c_void, caller: usize) {
         process::switch_off("an error in the recorder itself, in reading a model's names");
     }
 }
+
+#[cfg(test)]
+mod tests;
