@@ -13,10 +13,12 @@
  *     -m MODEL do the same with this model before; it stays loaded
  *     -b       read the weights into buffers instead of mapping the file
  *     -r N     load, generate and unload so many times (1)
+ *     -k FILE  take these kernels, of a ggml that has a library for each kind of processor
  *
  * Prints each token as `SEQUENCE TOKEN` when it is chosen, one line on standard
  * error before the first, and nothing of llama.cpp's own. */
 
+#include "ggml-backend.h"
 #include "llama.h"
 
 #include <signal.h>
@@ -180,9 +182,10 @@ static void unload(struct engine * engine, int count) {
 int main(int argc, char ** argv) {
     struct options options = { .tokens = 8, .threads = 1 };
     const char * paths[2];
+    const char * kernels = NULL;
     int engine_count = 0, rounds = 1;
     int option;
-    while ((option = getopt(argc, argv, "n:t:x:elcpm:br:")) != -1) {
+    while ((option = getopt(argc, argv, "n:t:x:elcpm:br:k:")) != -1) {
         switch (option) {
             case 'n': options.tokens = atoi(optarg); break;
             case 't': options.threads = atoi(optarg); break;
@@ -194,6 +197,7 @@ int main(int argc, char ** argv) {
             case 'm': paths[0] = optarg; engine_count = 1; break;
             case 'b': options.reads = true; break;
             case 'r': rounds = atoi(optarg); break;
+            case 'k': kernels = optarg; break;
             default: return 64;
         }
     }
@@ -206,6 +210,9 @@ int main(int argc, char ** argv) {
         signal(SIGTERM, ask_to_end);
     }
     llama_log_set(be_silent, NULL);
+    if (kernels != NULL && ggml_backend_load(kernels) == NULL) {
+        fail("cannot load the kernels");
+    }
     llama_backend_init();
 
     for (int round = 0; round < rounds; round++) {
