@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::aarch64;
 use crate::house::House;
 use crate::step::{Outcome, say};
 
@@ -83,6 +84,30 @@ const NEEDS: &[Need] = &[
         packages: &["linux-perf"],
         needed_for: For::Tests,
         is_met: |house| answers(house, "perf"),
+    },
+    Need {
+        what: "a C compiler and libraries for AArch64",
+        why: "the preload library and the reader are built for it too",
+        packages: &[
+            "gcc-aarch64-linux-gnu",
+            "libc6-dev-arm64-cross",
+            "libstdc++6-arm64-cross",
+        ],
+        needed_for: For::Tests,
+        is_met: |house| {
+            let has = |path: &str| Path::new(aarch64::SYSTEM_ROOT).join(path).exists();
+            aarch64::is_this_machine()
+                || answers(house, aarch64::COMPILER)
+                    && has("include/stdio.h")
+                    && has("lib/libstdc++.so.6")
+        },
+    },
+    Need {
+        what: "qemu for programs of AArch64",
+        why: "what is built for it is run",
+        packages: &["qemu-user"],
+        needed_for: For::Tests,
+        is_met: |house| aarch64::is_this_machine() || answers(house, aarch64::QEMU),
     },
     Need {
         what: "Chromium",

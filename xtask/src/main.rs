@@ -5,6 +5,7 @@
 //!
 //! `main` maps results to exit codes: 0 fine, 1 a step failed, 2 bad usage.
 
+mod aarch64;
 mod browser;
 mod compile;
 mod demo;
@@ -33,6 +34,7 @@ usage: cargo xtask COMMAND
   tidy            the house rules alone (seconds, builds nothing)
   bless           write today's output into the examples of README.md and docs/guide.md
   licences        the licence check alone (seconds, builds nothing)
+  aarch64         the preload library and the reader for AArch64 alone, with the program as it was built last
   browser         the viewer's page and the facts about it alone, with the program as it was built last
 ";
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         ["tidy"] => vec![test::tidy()],
         ["bless"] => test::bless(),
         ["licences"] => vec![test::licences()],
+        ["aarch64"] => vec![aarch64::step()],
         ["browser"] => vec![browser::viewer_page(), browser::browser()],
         ["help" | "--help" | "-h"] => {
             step::say(USAGE.trim_end());

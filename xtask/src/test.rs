@@ -12,7 +12,7 @@ use crate::examples::{self, Mode};
 use crate::house::{House, WITHOUT_SQL};
 use crate::install::{For, install, venv_python};
 use crate::step::{Outcome, Step, say};
-use crate::{browser, licences, rustdoc, skips, tidy};
+use crate::{aarch64, browser, licences, rustdoc, skips, tidy};
 
 /// What CI runs.
 pub fn all() -> Vec<Step> {
@@ -88,6 +88,7 @@ pub fn all() -> Vec<Step> {
             "the lines above name the program; tests/attach/check.py says how to run one alone",
             record_other_programs,
         ),
+        aarch64::step(),
         Step::new(
             "examples",
             "outputs in README.md and docs/guide.md are what the program prints",
@@ -264,11 +265,16 @@ const LLAMA_CPP_PYTHON: &str = "0.3.36";
 /// How long the server is under load, with us and without.
 const SERVER_SECONDS: &str = "60";
 
-fn record_other_programs(house: &House) -> Outcome {
+/// npm's llama.cpp, for this machine and for AArch64.
+pub fn install_node_llama_cpp(house: &House) -> Outcome {
     // Not `npm ci`, which wants libraries for systems that the registry may not have.
     // Nor its optional packages: libraries for GPUs and other systems, a gigabyte.
     let install = ["install", "--no-save", "--omit=optional"];
-    browser::install_packages_by(house, "tests/attach", &install)?;
+    browser::install_packages_by(house, "tests/attach", &install)
+}
+
+fn record_other_programs(house: &House) -> Outcome {
+    install_node_llama_cpp(house)?;
     let mut classes = house.command(venv_python(house));
     classes.arg(house.root().join("tests/attach/test_check.py"));
     house.run(classes)?;
