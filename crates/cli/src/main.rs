@@ -3,7 +3,7 @@
 //! `main` maps errors to exit codes; everything else returns.
 //! Exit codes: 0 fine, 1 a check said no, 2 bad usage or input.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::LazyLock};
 
 use clap::{Parser, Subcommand};
 
@@ -30,11 +30,29 @@ mod view;
 
 /// See, explain and fix what large language models do to memory.
 #[derive(Parser)]
-#[command(name = "tensorscope", version, about, propagate_version = true)]
+#[command(
+    name = "tensorscope",
+    version,
+    long_version = LONG_VERSION.as_str(),
+    about,
+    propagate_version = true
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,
 }
+
+/// With the llama.cpp that is linked in: what `--version` says, and `-V` leaves out.
+static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
+    let linked = engine::versions();
+    format!(
+        "{}\nllama.cpp {} (ggml {}, llama-cpp-sys-2 {})",
+        env!("CARGO_PKG_VERSION"),
+        linked.llama,
+        linked.ggml,
+        linked.crate_version
+    )
+});
 
 #[derive(Subcommand)]
 enum Command {
