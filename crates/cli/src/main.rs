@@ -5,12 +5,14 @@
 
 use std::{process::ExitCode, sync::LazyLock};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod analyse;
 mod animate;
 mod audit;
 mod compare;
+mod completions;
+mod demo;
 mod doctor;
 mod engine_args;
 mod estimate;
@@ -56,6 +58,7 @@ static LONG_VERSION: LazyLock<String> = LazyLock::new(|| {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Inspect(inspect::Args),
     Synth(synth::Args),
     Record(record::Args),
@@ -73,6 +76,10 @@ enum Command {
     Estimate(Box<estimate::Args>),
     Run(run::Args),
     Doctor(doctor::Args),
+    Completions(completions::Args),
+    /// Write the man pages of every command into a folder; for who makes packages
+    #[command(hide = true)]
+    Manual(terminal::manual::Args),
 }
 
 impl Command {
@@ -81,7 +88,8 @@ impl Command {
     fn may_change_settings(&self) -> bool {
         matches!(
             self,
-            Command::Record(_)
+            Command::Demo(_)
+                | Command::Record(_)
                 | Command::Audit(_)
                 | Command::Bench(_)
                 | Command::Run(_)
@@ -106,7 +114,18 @@ fn main() -> ExitCode {
             eprintln!("tensorscope: {line}");
         }
     }
-    let result = match args.command {
+    match execute(args.command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tensorscope: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn execute(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Demo(args) => demo::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Synth(args) => synth::run(args),
         Command::Record(args) => record::run(args),
@@ -122,12 +141,7 @@ fn main() -> ExitCode {
         Command::Estimate(args) => estimate::run(*args),
         Command::Run(args) => run::run(args),
         Command::Doctor(args) => doctor::run(args),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("tensorscope: {error:#}");
-            ExitCode::from(2)
-        }
+        Command::Completions(args) => completions::run(args),
+        Command::Manual(args) => terminal::manual::run(args, Args::command()),
     }
 }

@@ -149,7 +149,7 @@ fn plots_folder(path: &Path) -> PathBuf {
     path.with_file_name(format!("{stem}-plots"))
 }
 
-fn create_folder(path: &Path) -> anyhow::Result<()> {
+pub fn create_folder(path: &Path) -> anyhow::Result<()> {
     fs::create_dir(path).map_err(|error| {
         let reason = rundir::error::reason(&error);
         anyhow::anyhow!("{}: cannot create the folder: {reason}", path.display())

@@ -10,7 +10,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod answer;
 mod export;
@@ -41,6 +41,8 @@ enum Command {
     ExportTable(export::Args),
     #[command(hide = true)]
     Answer(answer::Args),
+    #[command(hide = true)]
+    Manual(terminal::manual::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Prepare(args) => ingest::prepare(&args),
         Command::ExportTable(args) => export::run(&args),
         Command::Answer(args) => answer::run(&args),
+        Command::Manual(args) => terminal::manual::run(args, Args::command()),
     };
     match result {
         Ok(code) => code,

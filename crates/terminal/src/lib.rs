@@ -3,10 +3,12 @@
 //! - [`progress`]: bars on terminals;
 //! - [`text`]: numbers, sizes and times as people write them;
 //! - [`signals`]: Ctrl-C, by which people ask a command to stop;
-//! - [`runs`]: runs opened for a command, with what they lack said on stderr.
+//! - [`runs`]: runs opened for a command, with what they lack said on stderr;
+//! - [`manual`]: man pages, from the definition of the arguments.
 //!
 //! Results go to stdout, everything else to stderr.
 
+pub mod manual;
 pub mod progress;
 pub mod runs;
 pub mod signals;
