@@ -14,6 +14,7 @@ mod house;
 mod install;
 mod licences;
 mod lint;
+mod package;
 mod rustdoc;
 mod skips;
 mod source;
@@ -35,6 +36,9 @@ usage: cargo xtask COMMAND
   bless           write today's output into the examples of README.md and docs/guide.md
   licences        the licence check alone (seconds, builds nothing)
   aarch64         the preload library and the reader for AArch64 alone, with the program as it was built last
+  wheel           the programs as a wheel for pip, in target/package
+  deb             the programs as a package for Debian and Ubuntu, in target/package
+  packages        both, made from the programs as they were built last, installed and tried
   browser         the viewer's page and the facts about it alone, with the program as it was built last
 ";
 
@@ -53,6 +57,9 @@ fn main() -> ExitCode {
         ["bless"] => test::bless(),
         ["licences"] => vec![test::licences()],
         ["aarch64"] => vec![aarch64::step()],
+        ["wheel"] => package::wheel(),
+        ["deb"] => package::deb(),
+        ["packages"] => vec![package::check()],
         ["browser"] => vec![browser::viewer_page(), browser::browser()],
         ["help" | "--help" | "-h"] => {
             step::say(USAGE.trim_end());

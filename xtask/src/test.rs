@@ -12,7 +12,7 @@ use crate::examples::{self, Mode};
 use crate::house::{House, WITHOUT_SQL};
 use crate::install::{For, install, venv_python};
 use crate::step::{Outcome, Step, say};
-use crate::{aarch64, browser, licences, rustdoc, skips, tidy};
+use crate::{aarch64, browser, licences, package, rustdoc, skips, tidy};
 
 /// What CI runs.
 pub fn all() -> Vec<Step> {
@@ -89,6 +89,7 @@ pub fn all() -> Vec<Step> {
             record_other_programs,
         ),
         aarch64::step(),
+        package::check(),
         Step::new(
             "examples",
             "outputs in README.md and docs/guide.md are what the program prints",
