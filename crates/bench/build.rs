@@ -3,7 +3,12 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for symbol in ["ggml_graph_compute", "mmap", "posix_madvise"] {
+    for symbol in [
+        "ggml_backend_cpu_reg",
+        "ggml_graph_compute",
+        "mmap",
+        "posix_madvise",
+    ] {
         println!("cargo:rustc-link-arg=-Wl,--wrap={symbol}");
     }
 }

@@ -1,9 +1,14 @@
-//! Sends llama.cpp's calls of `ggml_graph_compute` to the engine's hook (see
-//! crates/engine/build.rs), and tells tests/attach where llama.cpp was built.
+//! Sends calls that llama.cpp makes to the engine's functions (see crates/engine/build.rs),
+//! and tells tests/attach where llama.cpp was built.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    for symbol in ["ggml_graph_compute", "mmap", "posix_madvise"] {
+    for symbol in [
+        "ggml_backend_cpu_reg",
+        "ggml_graph_compute",
+        "mmap",
+        "posix_madvise",
+    ] {
         println!("cargo:rustc-link-arg-bins=-Wl,--wrap={symbol}");
     }
     // By llama-cpp-sys-2, as its `links` lets it say: `lib/*.a` and `include`.

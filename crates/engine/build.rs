@@ -1,27 +1,50 @@
-//! Link-time interposition for the statically linked, unmodified llama.cpp: the
-//! linker sends calls of `ggml_graph_compute` to `__wrap_ggml_graph_compute`
-//! (src/hooks.rs), those of `mmap` and `posix_madvise` to src/loading.rs. Link arguments do not pass from a library to the programs
-//! that use it, so crates/cli/build.rs says the same for the binary, and the
-//! tests of this crate get them here.
+//! What the linker has to know about the unmodified llama.cpp.
+//!
+//! Calls of `ggml_graph_compute` go to `__wrap_ggml_graph_compute` (src/hooks.rs), those of
+//! `ggml_backend_cpu_reg` to src/variant.rs, of `mmap` and `posix_madvise` to src/loading.rs.
+//! Link arguments do not pass from a library to
+//! the programs that use it, so crates/cli/build.rs and crates/bench/build.rs say the same for
+//! theirs, and the tests of this crate get them here.
+//!
+//! On x86-64 the processor's part of ggml is linked several times, compiled for other
+//! instructions each time (build/variants.rs), and src/variant.rs chooses one.
 //!
 //! One function of llama.cpp answers in C++; src/breakdown.cpp makes C of it.
 
+#[path = "build/variants.rs"]
+mod variants;
+
+/// Functions of ggml's that tests watch node by node (tests/engine/oracle.rs).
+const WATCHED: [&str; 2] = [
+    "ggml_cpu_extra_compute_forward",
+    "ggml_compute_forward_rms_norm_mul_fused",
+];
+
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=src/breakdown.cpp");
+    for path in ["build.rs", "build", "src/breakdown.cpp"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
     cc::Build::new()
         .cpp(true)
+        // The standard library comes with llama.cpp, statically.
+        .cpp_link_stdlib(None)
         .std("c++17")
         .file("src/breakdown.cpp")
         .compile("tensorscope_breakdown");
-    for symbol in ["ggml_graph_compute", "mmap", "posix_madvise"] {
+    for symbol in [
+        "ggml_backend_cpu_reg",
+        "ggml_graph_compute",
+        "mmap",
+        "posix_madvise",
+    ] {
         println!("cargo:rustc-link-arg=-Wl,--wrap={symbol}");
     }
-    // The exact per-node hook, used as an oracle by tests/oracle.rs only.
-    for symbol in [
-        "ggml_cpu_extra_compute_forward",
-        "ggml_compute_forward_rms_norm_mul_fused",
-    ] {
-        println!("cargo:rustc-link-arg-tests=-Wl,--wrap={symbol}");
+    let is = |variable: &str, value: &str| std::env::var(variable).as_deref() == Ok(value);
+    if is("CARGO_CFG_TARGET_ARCH", "x86_64") {
+        variants::build(&WATCHED);
+    } else {
+        for symbol in WATCHED {
+            println!("cargo:rustc-link-arg-tests=-Wl,--wrap={symbol}");
+        }
     }
 }

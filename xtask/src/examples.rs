@@ -84,6 +84,10 @@ fn output(house: &House, folder: &Path, command: &str) -> Result<String, String>
     let mut shell = house.command("sh");
     shell.args(["-c", line]).current_dir(folder);
     shell.env("PATH", path).env("NO_COLOR", "1");
+    // The same numbers on every machine; the documents were written with these kernels.
+    if cfg!(target_arch = "x86_64") {
+        shell.env("TENSORSCOPE_CPU", "avx2");
+    }
     // The exit code is not ours to judge: an example may show a refusal.
     let done = shell
         .output()

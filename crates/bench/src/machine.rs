@@ -165,12 +165,13 @@ fn key(threads: NonZeroUsize) -> String {
     let machine = rundir::machine::describe(None);
     let versions = engine::versions();
     format!(
-        "{REVISION} {} {} {} {threads} {} {}",
+        "{REVISION} {} {} {} {threads} {} {} {}",
         machine.hostname.unwrap_or_default(),
         machine.cpu_model.unwrap_or_default(),
         machine.cpus_allowed.unwrap_or(0),
         versions.crate_version,
-        versions.ggml
+        versions.ggml,
+        versions.kernels.unwrap_or_default()
     )
 }
 

@@ -98,22 +98,36 @@ fn fails(what: &'static str, used_by: &'static str, state: String, fix: &str) ->
     }
 }
 
-/// Executes an instruction of each set that matters.
+/// Which of the built-in kernels are used; executes an instruction of each set that matters.
 fn processor() -> Finding {
     let (what, used_by) = ("processor", "`record -m`, `run -m`");
-    if let Err(error) = engine::processor::check() {
-        return fails(
-            what,
-            used_by,
-            error.to_string(),
-            "use a machine with AVX2, or record a program whose llama.cpp was built for this one",
-        );
+    let used = match engine::variant::chosen() {
+        Ok(variant) => variant,
+        Err(error) => {
+            return fails(
+                what,
+                used_by,
+                error.to_string(),
+                match std::env::var_os(engine::variant::VARIABLE) {
+                    Some(_) => "unset TENSORSCOPE_CPU",
+                    None => {
+                        "use another machine, or record a program whose llama.cpp was built for this one"
+                    }
+                },
+            );
+        }
+    };
+    let mut state = format!("the built-in llama.cpp uses its {} kernels", used.name);
+    if !used.needs.is_empty() {
+        state += &format!(" ({})", used.needs.join(", "));
     }
-    let sets: Vec<_> = engine::processor::compiled_in().collect();
-    let mut state = format!(
-        "runs what the built-in llama.cpp needs: {}",
-        sets.join(", ")
-    );
+    for other in engine::variant::all() {
+        state += &match other.lacks() {
+            _ if other.name == used.name => continue,
+            None => format!("; {} would run, too", other.name),
+            Some(instructions) => format!("; {} would need {instructions}", other.name),
+        };
+    }
     if let Some(name) = engine::processor::announces_in_vain() {
         state += &format!(
             "; it announces {name} but traps on it: programs compiled for this machine die with SIGILL"

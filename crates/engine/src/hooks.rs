@@ -1,7 +1,8 @@
 //! Where llama.cpp's graph computations pass through us.
 //!
 //! The linker's `--wrap` (build.rs) sends every call of `ggml_graph_compute` to
-//! [`__wrap_ggml_graph_compute`]; llama.cpp's code is not changed. A thread says with
+//! [`__wrap_ggml_graph_compute`], from whichever variant of the kernels ([`variant`]);
+//! llama.cpp's code is not changed. A thread says with
 //! [`with`] who takes part in what it computes; on other threads, and otherwise, the call
 //! goes straight through.
 
@@ -18,6 +19,8 @@ use capture::{
 };
 use ggml::{Fusion, Graph, OpNumbers, check::Api};
 use llama_cpp_sys_2 as sys;
+
+use crate::variant;
 
 type Observers = [&'static mut dyn Observer];
 
@@ -45,10 +48,6 @@ pub fn with<R>(observers: &mut [&mut dyn Observer], f: impl FnOnce() -> R) -> R 
     f()
 }
 
-unsafe extern "C" {
-    fn __real_ggml_graph_compute(graph: *mut c_void, cplan: *mut RawCplan) -> c_int;
-}
-
 /// What llama.cpp calls instead of `ggml_graph_compute`.
 ///
 /// # Safety
@@ -58,15 +57,16 @@ pub unsafe extern "C" fn __wrap_ggml_graph_compute(
     graph: *mut c_void,
     cplan: *mut RawCplan,
 ) -> c_int {
+    // Only the chosen variant is ever registered, so that the call is one of its own.
+    let real = variant::compute();
     // SAFETY: a live graph; it does not change while it is computed.
     let (Some(observers), Some(view)) = (OBSERVERS.get(), unsafe { Graph::from_ptr(graph) }) else {
         // SAFETY: the call that llama.cpp made.
-        return unsafe { __real_ggml_graph_compute(graph, cplan) };
+        return unsafe { real(graph, cplan) };
     };
     // SAFETY: set by `with` on this thread, which has not returned; llama.cpp does not call
     // itself back from inside a computation.
     let observers = unsafe { &mut *observers };
-    let real = __real_ggml_graph_compute;
     // SAFETY: the call that llama.cpp made; the layouts are those of the linked version
     // (checked by the recorder on its first graph).
     unsafe { compute(observers, view, graph, cplan, How::TODAY, real) }.status

@@ -15,7 +15,7 @@ use gguf::GgmlType;
 use llama_cpp_sys_2 as sys;
 use memmap2::{Mmap, MmapMut};
 
-use crate::{EngineError, processor, start};
+use crate::{EngineError, variant};
 
 /// Weights that take turns when few tokens are multiplied: memory decides then. Of a last cache
 /// of 32 MiB a sixteenth of them at most is still there when its turn comes again.
@@ -100,21 +100,7 @@ impl Kernels {
     /// Each measurement takes about `time`, and at least three rounds. Weights take at most
     /// `budget_bytes`, or the least with which anything can be measured.
     pub fn new(threads: usize, time: Duration, budget_bytes: u64) -> Result<Kernels, EngineError> {
-        processor::check()?;
-        start();
-        // SAFETY: takes nothing; then a live backend.
-        let backend = unsafe {
-            let backend = sys::ggml_backend_cpu_init();
-            if !backend.is_null() {
-                sys::ggml_backend_cpu_set_n_threads(backend, threads as i32);
-            }
-            backend
-        };
-        if backend.is_null() {
-            return Err(EngineError::Context {
-                reason: "ggml has no processor".to_owned(),
-            });
-        }
+        let backend = variant::backend(threads)?;
         let mut kernels = Kernels {
             backend,
             time,

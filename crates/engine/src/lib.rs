@@ -11,7 +11,8 @@
 //! - [`recording`]: a recorder for this engine and its run directory's log;
 //! - [`audit`]: the record held against the MMU;
 //! - [`overhead`]: what recording costs, measured token by token;
-//! - [`processor`]: whether llama.cpp's instructions are to be had here;
+//! - [`processor`]: which instructions are to be had here;
+//! - [`variant`]: llama.cpp's kernels, of which those for this processor are chosen;
 //! - [`truncation`]: the model's file, cut short while it is mapped.
 //!
 //! Only this crate knows llama.cpp's C API.
@@ -30,6 +31,7 @@ pub mod overhead;
 pub mod processor;
 pub mod recording;
 pub mod truncation;
+pub mod variant;
 
 use std::{
     ffi::{CStr, c_char, c_void},
@@ -47,6 +49,21 @@ pub enum EngineError {
          compiled with; `tensorscope record -- PROGRAM` records a llama.cpp that was built for it"
     )]
     Processor { instructions: &'static str },
+    #[error(
+        "{}={asked}: there are no such kernels; those there are: {all}",
+        variant::VARIABLE
+    )]
+    UnknownVariant { asked: String, all: String },
+    #[error(
+        "{}={asked}: this processor does not run {instructions} instructions; \
+         kernels that it runs: {usable}",
+        variant::VARIABLE
+    )]
+    UnusableVariant {
+        asked: String,
+        instructions: &'static str,
+        usable: String,
+    },
     #[error("{}: llama.cpp refuses the model: {reason}", path.display())]
     Model { path: PathBuf, reason: String },
     #[error("llama.cpp cannot make a context: {reason}")]
@@ -96,6 +113,8 @@ pub struct Versions {
     pub llama: String,
     pub ggml: String,
     pub crate_version: &'static str,
+    /// The variant that computes, where one can.
+    pub kernels: Option<&'static str>,
 }
 
 pub fn versions() -> Versions {
@@ -110,6 +129,7 @@ pub fn versions() -> Versions {
             llama: text(sys::llama_version()),
             ggml: text(sys::ggml_version()),
             crate_version: "0.1.160",
+            kernels: variant::chosen().ok().map(|variant| variant.name),
         }
     }
 }

@@ -13,7 +13,7 @@ use trace::template::FilePlace;
 use crate::{
     EngineError,
     loading::{self, Loading, Mapping},
-    processor, start, take_errors,
+    start, take_errors, variant,
 };
 
 /// Whether llama.cpp may copy weights into its own order.
@@ -58,7 +58,7 @@ impl Model {
         set: impl FnOnce(&mut sys::llama_model_params, &gguf::Model) -> Option<PathBuf>,
     ) -> Result<Model, ModelError> {
         let gguf = gguf::Model::open(path)?;
-        processor::check()?;
+        variant::chosen()?;
         start();
         take_errors();
         // SAFETY: takes nothing.

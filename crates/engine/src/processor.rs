@@ -1,49 +1,31 @@
-//! Whether this processor runs the instructions that llama.cpp was compiled with.
+//! Which instructions this processor executes.
 //!
-//! They are a fixed set (AVX2 and what came with it), never those of the machine that
-//! built us. A processor, or the hypervisor around it, may lack them, or announce what it
-//! then traps on (AMX in many virtual machines). So each set that is compiled in is tried
-//! in a child process, once, before llama.cpp computes: a missing one is a sentence, not
-//! a SIGILL in the middle of a token.
+//! A processor, or the hypervisor around it, may lack some, or announce what it then traps on
+//! (AMX in many virtual machines). So what a variant of llama.cpp's kernels needs
+//! ([`crate::variant`]) is tried in a child process, once, before llama.cpp computes: what is
+//! missing is a sentence, or another variant, not a SIGILL in the middle of a token.
 
-use std::sync::OnceLock;
-
-use crate::EngineError;
-
-/// Instructions that ggml's kernels may have been compiled with.
+/// Instructions that ggml's kernels may be compiled for.
 struct InstructionSet {
     name: &'static str,
-    is_compiled_in: unsafe extern "C" fn() -> i32,
+    /// By the processor, and by the kernel where there are registers to keep.
+    is_announced: fn() -> bool,
     /// Executes one of them.
     attempt: fn(),
 }
 
 #[cfg(target_arch = "x86_64")]
 mod sets {
-    use std::arch::asm;
+    use std::{arch::asm, is_x86_feature_detected as has};
 
     use super::InstructionSet;
 
-    unsafe extern "C" {
-        fn ggml_cpu_has_avx() -> i32;
-        fn ggml_cpu_has_avx2() -> i32;
-        fn ggml_cpu_has_fma() -> i32;
-        fn ggml_cpu_has_f16c() -> i32;
-        fn ggml_cpu_has_bmi2() -> i32;
-        fn ggml_cpu_has_avx_vnni() -> i32;
-        fn ggml_cpu_has_avx512() -> i32;
-        fn ggml_cpu_has_avx512_vbmi() -> i32;
-        fn ggml_cpu_has_avx512_vnni() -> i32;
-        fn ggml_cpu_has_avx512_bf16() -> i32;
-        fn ggml_cpu_has_amx_int8() -> i32;
-    }
-
     /// Registers are cleared or hold what they held; nothing in memory is touched.
     macro_rules! set {
-        ($name:literal, $is_compiled_in:ident, $($instruction:literal),+) => {
+        ($name:literal, $is_announced:expr, $($instruction:literal),+) => {
             InstructionSet {
                 name: $name,
-                is_compiled_in: $is_compiled_in,
+                is_announced: || $is_announced,
                 attempt: || {
                     // SAFETY: changes a vector register and rax only, which are
                     // declared; where it traps, this is a child process made to die of it.
@@ -58,52 +40,48 @@ mod sets {
 
     pub(super) const SETS: &[InstructionSet] = &[
         set!(
-            "AVX",
-            ggml_cpu_has_avx,
-            "vxorps ymm0, ymm0, ymm0",
-            "vzeroupper"
+            "SSE4.2",
+            has!("sse4.2") && has!("popcnt"),
+            "pcmpgtq xmm0, xmm0",
+            "popcnt rax, rax"
         ),
-        set!(
-            "AVX2",
-            ggml_cpu_has_avx2,
-            "vpxor ymm0, ymm0, ymm0",
-            "vzeroupper"
-        ),
-        set!("FMA", ggml_cpu_has_fma, "vfmadd231ps xmm0, xmm0, xmm0"),
-        set!("F16C", ggml_cpu_has_f16c, "vcvtph2ps xmm0, xmm0"),
-        set!("BMI2", ggml_cpu_has_bmi2, "mulx rax, rax, rax"),
-        set!(
-            "AVX-VNNI",
-            ggml_cpu_has_avx_vnni,
-            "{{vex}} vpdpbusd xmm0, xmm0, xmm0"
-        ),
+        set!("AVX", has!("avx"), "vxorps ymm0, ymm0, ymm0", "vzeroupper"),
+        set!("AVX2", has!("avx2"), "vpxor ymm0, ymm0, ymm0", "vzeroupper"),
+        set!("FMA", has!("fma"), "vfmadd231ps xmm0, xmm0, xmm0"),
+        set!("F16C", has!("f16c"), "vcvtph2ps xmm0, xmm0"),
+        set!("BMI2", has!("bmi2"), "mulx rax, rax, rax"),
         set!(
             "AVX-512",
-            ggml_cpu_has_avx512,
+            has!("avx512f")
+                && has!("avx512cd")
+                && has!("avx512vl")
+                && has!("avx512dq")
+                && has!("avx512bw"),
             "vpxorq zmm0, zmm0, zmm0",
-            "vzeroupper"
-        ),
-        set!(
-            "AVX-512 VBMI",
-            ggml_cpu_has_avx512_vbmi,
-            "vpermb zmm0, zmm0, zmm0",
+            "vpconflictd zmm0, zmm0",
+            "vpconflictd xmm0, xmm0",
+            "vpmullq zmm0, zmm0, zmm0",
+            "vpaddb zmm0, zmm0, zmm0",
             "vzeroupper"
         ),
         set!(
             "AVX-512 VNNI",
-            ggml_cpu_has_avx512_vnni,
+            has!("avx512vnni"),
             "vpdpbusd zmm0, zmm0, zmm0",
             "vzeroupper"
         ),
         set!(
             "AVX-512 BF16",
-            ggml_cpu_has_avx512_bf16,
+            has!("avx512bf16"),
             "vdpbf16ps zmm0, zmm0, zmm0",
             "vzeroupper"
         ),
         InstructionSet {
             name: "AMX",
-            is_compiled_in: ggml_cpu_has_amx_int8,
+            is_announced: || {
+                let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+                cpuinfo.contains(" amx_int8")
+            },
             attempt: || {
                 // As ggml does: the kernel gives a process the tiles only when asked.
                 const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
@@ -134,36 +112,29 @@ mod sets {
     pub(super) const SETS: &[super::InstructionSet] = &[];
 }
 
-/// The instruction sets that llama.cpp was compiled with.
-pub fn compiled_in() -> impl Iterator<Item = &'static str> {
-    // SAFETY: answers of ggml's, constants of how it was compiled.
-    let needed = |set: &&InstructionSet| unsafe { (set.is_compiled_in)() } != 0;
-    sets::SETS.iter().filter(needed).map(|set| set.name)
+/// The first of these sets that the processor does not announce, or announces and traps on.
+/// Where no child process can be made, what it announces is believed.
+pub(crate) fn first_missing(names: &[&str]) -> Option<&'static str> {
+    let is_named = |name: &str| names.contains(&name);
+    let mut sets = sets::SETS.iter().filter(|set| is_named(set.name));
+    sets.find(|set| !(set.is_announced)())
+        .map(|set| set.name)
+        .or_else(|| first_that_traps(is_named))
 }
 
-/// An error if the processor traps on an instruction that llama.cpp was compiled with.
-pub fn check() -> Result<(), EngineError> {
-    static TRAPPED: OnceLock<Option<&'static str>> = OnceLock::new();
-    match *TRAPPED.get_or_init(|| first_that_traps(|name| compiled_in().any(|set| set == name))) {
-        None => Ok(()),
-        Some(instructions) => Err(EngineError::Processor { instructions }),
-    }
-}
-
-/// Instructions that the kernel lists for this processor and that trap all the same: a
+/// Instructions that are announced for this processor and that trap all the same: a
 /// llama.cpp that was compiled for the machine it runs on dies of them.
 pub fn announces_in_vain() -> Option<&'static str> {
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let is_listed = |name: &str| match name {
-        "AMX" => cpuinfo.contains(" amx_int8"),
-        "AVX-512" => cpuinfo.contains(" avx512f"),
-        _ => false,
-    };
-    first_that_traps(is_listed)
+    let announced: Vec<&str> = sets::SETS
+        .iter()
+        .filter(|set| (set.is_announced)())
+        .map(|set| set.name)
+        .collect();
+    first_that_traps(|name| announced.contains(&name))
 }
 
 /// Tries the sets in a child process; the one that it died of. Where no child can be
-/// made, nothing is known, and nothing is refused.
+/// made, nothing is known.
 fn first_that_traps(is_tried: impl Fn(&str) -> bool) -> Option<&'static str> {
     let mut pipe = [0; 2];
     // SAFETY: an array of two descriptors.
@@ -211,12 +182,6 @@ fn first_that_traps(is_tried: impl Fn(&str) -> bool) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn llama_is_compiled_for_avx2_and_nothing_that_came_later() {
-        let sets: Vec<_> = compiled_in().collect();
-        assert_eq!(sets, ["AVX", "AVX2", "FMA", "F16C", "BMI2"]);
-    }
-
     /// Also on a machine that announces AMX and traps on it, where nothing is asserted of AMX.
     #[test]
     fn what_the_kernel_does_not_list_traps() {
@@ -235,7 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn the_tests_run_on_a_processor_that_runs_llama() {
-        check().unwrap();
+    fn what_is_not_announced_is_missing_and_what_is_executed_is_not() {
+        assert_eq!(first_missing(&["SSE4.2"]), None);
+        assert_eq!(first_missing(&[]), None);
+        for set in sets::SETS {
+            let traps = first_that_traps(|name| name == set.name).is_some();
+            let missing = (traps || !(set.is_announced)()).then_some(set.name);
+            assert_eq!(first_missing(&["SSE4.2", set.name]), missing);
+        }
     }
 }

@@ -416,7 +416,7 @@ fn describe(
     directory.metadata_mut().versions = Versions {
         llama_cpp: first(|r| &r.llama),
         ggml: first(|r| &r.ggml),
-        llama_cpp_sys_2: None,
+        ..Versions::default()
     };
     let files = model_files(log_directory);
     let mut models: Vec<gguf::Model> = Vec::new();

@@ -271,6 +271,8 @@ pub struct Versions {
     pub llama_cpp: Option<String>,
     pub ggml: Option<String>,
     pub llama_cpp_sys_2: Option<String>,
+    /// Which of the built-in engine's kernels computed: `avx2`.
+    pub kernels: Option<String>,
 }
 
 /// What came of it.

@@ -321,5 +321,6 @@ pub fn describe(
         llama_cpp: Some(versions.llama),
         ggml: Some(versions.ggml),
         llama_cpp_sys_2: Some(versions.crate_version.into()),
+        kernels: versions.kernels.map(str::to_owned),
     };
 }

@@ -171,6 +171,10 @@ pub fn tensorscope(folder: &Path) -> Command {
         // Threads that wait leave the cores to other tests.
         .env("OMP_WAIT_POLICY", "passive")
         .stdin(Stdio::null());
+    // The kernels of `libllama.so`, which the engine is compared with.
+    if cfg!(target_arch = "x86_64") {
+        command.env("TENSORSCOPE_CPU", "avx2");
+    }
     command
 }
 

@@ -4,6 +4,7 @@
 mod disk;
 mod fixture;
 mod input;
+mod kernels;
 mod kill;
 mod measure;
 mod options;

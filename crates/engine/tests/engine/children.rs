@@ -7,10 +7,15 @@ use crate::fixtures::alone;
 
 const IS_CHILD: &str = "TENSORSCOPE_TEST_CHILD";
 
+/// Whether this is a process that [`in_own_process`] made.
+pub fn is_child() -> bool {
+    std::env::var_os(IS_CHILD).is_some()
+}
+
 /// Runs `work` in a fresh process with these variables: the test named `test`
 /// calls itself again. In that process, `work` simply runs.
 pub fn in_own_process(test: &str, variables: &[(&str, &str)], work: impl FnOnce()) {
-    if std::env::var_os(IS_CHILD).is_some() {
+    if is_child() {
         return work();
     }
     let _alone = alone();

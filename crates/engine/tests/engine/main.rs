@@ -14,3 +14,4 @@ mod records;
 mod routing;
 mod sizes;
 mod synthetics;
+mod variants;
