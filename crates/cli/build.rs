@@ -1,11 +1,14 @@
 //! Sends calls that llama.cpp makes to the engine's functions (see crates/engine/build.rs),
-//! and tells tests/attach where llama.cpp was built.
+//! and those of functions that old systems lack to src/older_glibc.rs; tells tests/attach
+//! where llama.cpp was built.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     for symbol in [
+        "arc4random",
         "ggml_backend_cpu_reg",
         "ggml_graph_compute",
+        "hypotf",
         "mmap",
         "posix_madvise",
     ] {

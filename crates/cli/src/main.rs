@@ -18,6 +18,7 @@ mod engine_args;
 mod estimate;
 mod export;
 mod inspect;
+mod older_glibc;
 mod plan;
 mod record;
 mod report;

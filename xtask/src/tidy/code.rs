@@ -23,6 +23,10 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
         "starts programs with their signals as they were",
     ),
     ("crates/cli/src/doctor.rs", "tries system calls"),
+    (
+        "crates/cli/src/older_glibc.rs",
+        "stands in for a function of the C library",
+    ),
     ("crates/cli/src/synth.rs", "asks for free disk space"),
     (
         "crates/analysis/examples/curves_rate.rs",
