@@ -15,6 +15,8 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 mod answer;
 mod export;
 mod ingest;
+#[cfg(target_arch = "x86_64")]
+mod older_glibc;
 mod sql;
 
 /// Tables and SQL for tensorscope.

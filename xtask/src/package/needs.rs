@@ -15,10 +15,6 @@ const ON_EVERY_LINUX: &[&str] = &[
     "librt.so.1",
     "libstdc++.so.6",
 ];
-/// Which are not, but are on most machines that run language models. To be linked statically;
-/// until then the wheel says so when it is made, and works where they are.
-const TOLERATED: &[&str] = &["libgomp.so.1"];
-
 /// The newest symbols of libstdc++ (`GLIBCXX_3.4.N`) with the GCC that brought them and the
 /// glibc (2.N) of the systems that have it, as auditwheel's policies pair them.
 const LIBSTDCXX: &[(u32, u32, u32)] = &[
@@ -35,11 +31,7 @@ const PACKED_RELOCATIONS: &str = "GLIBC_ABI_DT_RELR";
 /// `manylinux_2_35_x86_64`: every system with this glibc or a newer one.
 pub fn platform_tag(needs: &Needs) -> Result<String, String> {
     for library in &needs.libraries {
-        if TOLERATED.contains(&library.as_str()) {
-            say(&format!(
-                "    warning: the wheel needs {library} on the machine that installs it, which a manylinux wheel should not; link it statically"
-            ));
-        } else if !ON_EVERY_LINUX.contains(&library.as_str()) {
+        if !ON_EVERY_LINUX.contains(&library.as_str()) {
             return Err(format!(
                 "the binaries need {library}, which a manylinux wheel may not expect; link it statically"
             ));

@@ -27,6 +27,10 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
         "crates/cli/src/older_glibc.rs",
         "stands in for a function of the C library",
     ),
+    (
+        "crates/sql/src/older_glibc.rs",
+        "asks for an old version of a function of the C library",
+    ),
     ("crates/cli/src/synth.rs", "asks for free disk space"),
     (
         "crates/analysis/examples/curves_rate.rs",
