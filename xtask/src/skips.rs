@@ -5,9 +5,11 @@
 //! skipped everywhere tests nothing. So each is counted and shown, and under CI (the
 //! variable `CI` is set) it is a failure, unless its reason is one that CI cannot mend.
 //!
-//! The outputs of tests that passed are in nextest's report (.config/nextest.toml).
+//! The outputs of tests that passed are in nextest's report (.config/nextest.toml). Scripts
+//! write theirs to a file, `TEST: REASON` a line.
 
 use std::fs;
+use std::path::Path;
 
 use crate::house::House;
 use crate::step::{Outcome, say};
@@ -32,8 +34,17 @@ const ALLOWED: &[(&str, &str)] = &[
 pub fn check(house: &House) -> Outcome {
     let path = house.target().join("nextest/default/junit.xml");
     let report = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let skipped = skipped(&report);
-    for (test, reason) in &skipped {
+    judge(&skipped(&report))
+}
+
+/// Reads what a script has written.
+pub fn check_list(path: &Path) -> Outcome {
+    let list = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    judge(&listed(&list))
+}
+
+fn judge(skipped: &[(String, String)]) -> Outcome {
+    for (test, reason) in skipped {
         say(&format!("    skipped: {test}: {reason}"));
     }
     say(&format!("    {} tests were skipped", skipped.len()));
@@ -61,6 +72,16 @@ fn is_allowed(reason: &str) -> bool {
     ALLOWED
         .iter()
         .any(|(allowed, _)| reason.starts_with(allowed))
+}
+
+fn listed(list: &str) -> Vec<(String, String)> {
+    list.lines()
+        .map(|line| {
+            line.split_once(": ")
+                .unwrap_or((line, "no reason was given"))
+        })
+        .map(|(test, reason)| (test.to_owned(), reason.to_owned()))
+        .collect()
 }
 
 /// Test and reason; a test may say so several times.
@@ -123,6 +144,19 @@ test runs::as_root ... ok
         ];
         let expected = expected.map(|(test, reason)| (test.to_owned(), reason.to_owned()));
         assert_eq!(skipped(report), expected);
+    }
+
+    #[test]
+    fn scripts_list_theirs_a_line_each() {
+        let pair = |test: &str, reason: &str| (test.to_owned(), reason.to_owned());
+        assert_eq!(
+            listed("a.gguf: no answer: timeout\nb.gguf\n"),
+            [
+                pair("a.gguf", "no answer: timeout"),
+                pair("b.gguf", "no reason was given")
+            ]
+        );
+        assert_eq!(listed(""), []);
     }
 
     #[test]

