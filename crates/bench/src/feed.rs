@@ -25,7 +25,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use engine::context::MAX_THREADS;
-use kernelio::pressure::MemoryLimit;
+use kernelio::pressure;
 use render::{
     plot::png,
     plots::feed::{FeedSpeeds, ModeSpeeds, Speed, plot},
@@ -181,7 +181,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn measure(args: &Args, model: gguf::Model, modes: Vec<Mode>) -> anyhow::Result<Option<Outcome>> {
     // Without one, modes would be compared that have all the memory of the machine.
-    drop(MemoryLimit::new(1 << 30)?);
+    pressure::probe()?;
     signals::catch();
     let Some(mut session) = Session::begin(args, model, modes)? else {
         return Ok(None);

@@ -6,7 +6,7 @@
 
 use std::{
     fs, io,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitCode},
 };
 
@@ -271,75 +271,30 @@ fn io_uring() -> Finding {
     }
 }
 
-/// Makes a group below ours and removes it again.
+/// Makes a group, enters and removes it, as whatever limits memory does.
 fn control_groups() -> Finding {
-    let (what, used_by) = ("cgroups", "`record --memory`");
-    let Some((version, folder)) = memory_group() else {
-        return fails(
+    let (what, used_by) = (
+        "cgroups",
+        "`record --memory`, `run --memory`, `bench feed`: memory is limited",
+    );
+    match kernelio::pressure::probe() {
+        Ok(place) => works(
             what,
             used_by,
-            "no control group accounts for memory".to_owned(),
-            "sudo mount -t cgroup2 none /sys/fs/cgroup",
-        );
-    };
-    let shown = folder.display().to_string();
-    let child = folder.join(format!("tensorscope-doctor-{}", std::process::id()));
-    let tried = fs::create_dir(&child).and_then(|()| {
-        let limit = if version == 1 {
-            "memory.limit_in_bytes"
-        } else {
-            "memory.max"
-        };
-        let has_limit = child.join(limit).exists();
-        fs::remove_dir(&child)?;
-        match has_limit {
-            true => Ok(()),
-            false => Err(io::Error::other(format!("a group below it has no {limit}"))),
-        }
-    });
-    match tried {
-        Ok(()) => works(
-            what,
-            used_by,
-            format!("version {version}, memory can be limited below {shown}"),
+            format!(
+                "version {}, memory can be limited below {}",
+                place.version,
+                place.parent.display()
+            ),
         ),
-        Err(error) => fails(
+        Err(kernelio::KernelError::Missing(missing)) => fails(
             what,
             used_by,
-            format!("version {version}, memory cannot be limited below {shown}: {error}"),
-            "systemd-run --user --scope -p Delegate=yes bash   (or run as root)",
+            format!("memory cannot be limited: {}", missing.why),
+            &missing.fix,
         ),
+        Err(error) => fails(what, used_by, error.to_string(), "run with sudo"),
     }
-}
-
-/// Version and folder of the group that accounts for this process's memory.
-fn memory_group() -> Option<(u32, PathBuf)> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let mount_of = |wanted: &dyn Fn(&str, &str) -> bool| {
-        mounts.lines().find_map(|line| {
-            let (mount, rest) = line.split_once(" - ")?;
-            let mut rest = rest.split(' ');
-            let (ty, options) = (rest.next()?, rest.nth(1)?);
-            wanted(ty, options).then(|| mount.split(' ').nth(4).map(PathBuf::from))?
-        })
-    };
-    let group = rundir::limits::describe().cgroup;
-    let version = group.as_ref().map_or(2, |group| group.version);
-    let mount = if version == 1 {
-        mount_of(&|ty, options| ty == "cgroup" && options.split(',').any(|o| o == "memory"))?
-    } else {
-        mount_of(&|ty, _| ty == "cgroup2")?
-    };
-    let path = match group {
-        Some(group) => group.path,
-        None => groups
-            .lines()
-            .find_map(|l| l.strip_prefix("0::"))?
-            .to_owned(),
-    };
-    let folder = mount.join(path.trim_start_matches('/'));
-    Some((version, if folder.is_dir() { folder } else { mount }))
 }
 
 fn huge_pages() -> Finding {

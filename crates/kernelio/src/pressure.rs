@@ -2,8 +2,8 @@
 //! either version, made for it and removed whatever happens.
 //!
 //! 1. The group `tensorscope-PID` is made inside of our own group (version 1), or
-//!    where version 2 allows it: a limit that somebody else has set for us stays in
-//!    force.
+//!    where version 2 allows it (`find.rs`): a limit that somebody else has set for us
+//!    stays in force. [`probe`] says whether and where that works.
 //! 2. Whatever is to be limited enters: a child before its program starts
 //!    ([`MemoryLimit::confine`]), or this process ([`MemoryLimit::enter`]).
 //! 3. Dropping it moves us back and removes the group. When we are killed, a
@@ -16,18 +16,21 @@
 mod find;
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{KernelError, Missing};
+use crate::error::KernelError;
 use crate::leftover::Leftover;
 use crate::residency::{Residency, ResidencyError};
 use find::{Home, Version};
+
+/// More than we take while we try.
+const TRIED_BYTES: u64 = 1 << 30;
 
 /// A group with a limit.
 #[derive(Debug)]
@@ -52,24 +55,40 @@ pub struct Usage {
     pub oom_kills: u64,
 }
 
+/// Where memory can be limited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Of cgroups: 1 or 2.
+    pub version: u32,
+    /// New groups are made inside of it.
+    pub parent: PathBuf,
+}
+
+/// Whether and where memory can be limited: tries it. For a moment this process is in a
+/// group of its own.
+pub fn probe() -> Result<Place, KernelError> {
+    let mut limit = MemoryLimit::new(TRIED_BYTES)?;
+    limit.enter().map_err(|error| limit.home.refused(error))?;
+    Ok(Place {
+        version: match limit.home.version {
+            Version::One => 1,
+            Version::Two => 2,
+        },
+        parent: limit.home.parent.clone(),
+    })
+}
+
 impl MemoryLimit {
     pub fn new(limit_bytes: u64) -> Result<MemoryLimit, KernelError> {
         let home = Home::find()?;
-        let group = Leftover::folder(&home.parent).map_err(|error| {
-            KernelError::Missing(Missing {
-                what: "a memory limit".to_owned(),
-                why: error.to_string(),
-                fix: "run with sudo, or inside of `systemd-run --user --scope -p Delegate=yes`"
-                    .to_owned(),
-            })
-        })?;
+        let group = Leftover::folder(&home.parent).map_err(|error| home.refused(error))?;
         let limit = MemoryLimit {
             home,
             group,
             limit_bytes,
             has_entered: false,
         };
-        limit.set()?;
+        limit.set().map_err(|error| limit.home.refused(error))?;
         Ok(limit)
     }
 
@@ -200,7 +219,10 @@ fn has_processes(group: &Path) -> bool {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), KernelError> {
-    fs::write(path, text).map_err(KernelError::io(path, "cannot write"))
+    // A file that is not there stays so: the kernel has those that there are.
+    let open = fs::OpenOptions::new().write(true).truncate(true).open(path);
+    open.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(KernelError::io(path, "cannot write"))
 }
 
 fn number(path: &Path) -> Result<u64, KernelError> {

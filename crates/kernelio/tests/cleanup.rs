@@ -99,6 +99,22 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
+/// `doctor` asks the probe, `run` and `bench feed` make limits.
+#[test]
+fn the_probe_says_what_a_limit_does_and_leaves_nothing() {
+    let _alone = alone();
+    match (pressure::probe(), MemoryLimit::new(LIMIT_BYTES)) {
+        (Ok(place), Ok(limit)) => {
+            assert_eq!(limit.group().parent(), Some(place.parent.as_path()));
+            let group = limit.group().to_owned();
+            drop(limit);
+            assert!(!group.exists());
+        }
+        (Err(_), Err(error)) => eprintln!("skipped: {error}"),
+        (probe, limit) => panic!("{probe:?}, but {limit:?}"),
+    }
+}
+
 fn is_allowed() -> bool {
     match MemoryLimit::new(LIMIT_BYTES) {
         Ok(_) => true,

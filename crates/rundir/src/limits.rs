@@ -6,7 +6,7 @@
 //! invisible; then the limit is that of what can be seen.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -111,7 +111,19 @@ fn soft_limit(table: &str, name: &str) -> Option<Limit> {
     Limit::parse(row.split_ascii_whitespace().next()?)
 }
 
-fn cgroup_memory(root: &Path) -> Option<CgroupMemory> {
+/// The control group that accounts for this process's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryGroup {
+    /// 1 or 2.
+    pub version: u32,
+    /// As `/proc/self/cgroup` names it.
+    pub path: String,
+    /// Its folder, then those of its ancestors as far as they are mounted; never empty.
+    pub folders: Vec<PathBuf>,
+}
+
+/// Finds that group, with `/proc` and `/sys` below `root`.
+pub fn memory_group_in(root: &Path) -> Option<MemoryGroup> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
     let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
     // Where both versions are mounted, memory belongs to the first if it is
@@ -121,25 +133,46 @@ fn cgroup_memory(root: &Path) -> Option<CgroupMemory> {
         let is_memory = parts.next()?.split(',').any(|c| c == "memory");
         is_memory.then(|| parts.next())?
     });
-    if let Some(path) = version_1 {
-        let folders = group_folders(root, &mounts, path, |fs_type, options| {
-            fs_type == "cgroup" && options.split(',').any(|o| o == "memory")
-        })?;
-        return Some(CgroupMemory {
-            version: 1,
-            path: path.to_owned(),
+    let (version, path, folders) = match version_1 {
+        Some(path) => {
+            let folders = group_folders(root, &mounts, path, |fs_type, options| {
+                fs_type == "cgroup" && options.split(',').any(|o| o == "memory")
+            });
+            (1, path, folders?)
+        }
+        None => {
+            let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+            let folders = group_folders(root, &mounts, path, |fs_type, _| fs_type == "cgroup2");
+            (2, path, folders?)
+        }
+    };
+    Some(MemoryGroup {
+        version,
+        path: path.to_owned(),
+        folders,
+    })
+}
+
+fn cgroup_memory(root: &Path) -> Option<CgroupMemory> {
+    let MemoryGroup {
+        version,
+        path,
+        folders,
+    } = memory_group_in(root)?;
+    Some(match version {
+        1 => CgroupMemory {
+            version,
+            path,
             limit_bytes: tightest(&folders, "memory.limit_in_bytes")?,
             high_bytes: None,
-        });
-    }
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let folders = group_folders(root, &mounts, path, |fs_type, _| fs_type == "cgroup2")?;
-    Some(CgroupMemory {
-        version: 2,
-        path: path.to_owned(),
-        // The root group has no `memory.max`: nothing limits it.
-        limit_bytes: tightest(&folders, "memory.max").unwrap_or(Limit::Unlimited),
-        high_bytes: tightest(&folders, "memory.high"),
+        },
+        _ => CgroupMemory {
+            version,
+            path,
+            // The root group has no `memory.max`: nothing limits it.
+            limit_bytes: tightest(&folders, "memory.max").unwrap_or(Limit::Unlimited),
+            high_bytes: tightest(&folders, "memory.high"),
+        },
     })
 }
 
@@ -165,6 +198,10 @@ fn group_folders(
         .strip_prefix(mount_root)
         .unwrap_or(Path::new(""));
     let mut folder = top.join(below.to_str()?.trim_start_matches('/'));
+    // `/../x`: outside of what this namespace sees.
+    if below.components().any(|part| part == Component::ParentDir) || !folder.is_dir() {
+        folder.clone_from(&top);
+    }
     let mut folders = Vec::new();
     loop {
         folders.push(folder.clone());
@@ -284,6 +321,23 @@ mod tests {
         };
         check("1048576\n", Limit::Bytes(1_048_576));
         check("9223372036854771712\n", Limit::Unlimited);
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_seen_is_what_is_seen_as_the_top() {
+        for group in ["/../elsewhere", "/not/mounted/here"] {
+            let root = root_with(&[
+                ("proc/self/cgroup", &format!("0::{group}\n")),
+                ("proc/self/mountinfo", MOUNT_2),
+                ("sys/fs/cgroup/cgroup.procs", ""),
+            ]);
+            let found = memory_group_in(root.path()).unwrap();
+            assert_eq!(
+                found.folders,
+                [root.path().join("sys/fs/cgroup")],
+                "{group}"
+            );
+        }
     }
 
     #[test]
