@@ -1,6 +1,6 @@
 //! `tensorscope audit`: proves the record against the MMU.
 
-use std::{ffi::OsString, path::Path, process::ExitCode};
+use std::{ffi::OsString, fmt::Write as _, path::Path, process::ExitCode};
 
 use anyhow::{Context as _, bail};
 use audit::touched;
@@ -77,13 +77,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         && findings.flawed_evaluations == 0
         && findings.total.touched > 0;
     if args.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&as_json(&findings, passed))?
-        );
+        terminal::print(&serde_json::to_string_pretty(&as_json(&findings, passed))?)?;
     } else {
-        print(&findings, args.all);
-        println!("{}", verdict(&findings, passed));
+        let found = text(&findings, args.all);
+        terminal::print(&format!("{found}{}", verdict(&findings, passed)))?;
     }
     Ok(if passed {
         ExitCode::SUCCESS
@@ -150,7 +147,9 @@ fn of_program(args: &Args, scratch: &Path) -> anyhow::Result<Findings> {
     Ok(compare(&files, &log_directory, &touched)?)
 }
 
-fn print(findings: &Findings, all: bool) {
+/// Ends with a newline, or is empty.
+fn text(findings: &Findings, all: bool) -> String {
+    let mut text = String::new();
     for (title, rows) in [("op", &findings.by_op), ("tensor", &findings.by_tensor)] {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
@@ -177,7 +176,7 @@ fn print(findings: &Findings, all: bool) {
             ]);
         }
         if any {
-            println!("{table}\n");
+            let _ = writeln!(text, "{table}\n");
         }
     }
     let shown = if all {
@@ -192,7 +191,8 @@ fn print(findings: &Findings, all: bool) {
         } else {
             "claimed, not touched"
         };
-        println!(
+        let _ = writeln!(
+            text,
             "evaluation {}{step}: file {} offset {}: {what}: {} {}",
             d.evaluation,
             d.file,
@@ -202,11 +202,13 @@ fn print(findings: &Findings, all: bool) {
         );
     }
     if findings.discrepancies.len() > shown {
-        println!(
+        let _ = writeln!(
+            text,
             "… and {} more (--all prints them)",
             findings.discrepancies.len() - shown
         );
     }
+    text
 }
 
 /// Never rounds up to 100: a single missed page must show.

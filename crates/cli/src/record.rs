@@ -64,8 +64,8 @@ use crate::{
 ///
 /// With a program behind `--` that program is run and whatever llama.cpp computes in it,
 /// and in the programs that it starts, is recorded: llama-server, llama-cli, Python, Node.
-/// Nothing has to be rebuilt; its llama.cpp must be a shared library (2024 or later). Its
-/// input, output, signals and exit code are its own.
+/// Nothing has to be rebuilt: its llama.cpp (2024 or later) may be a shared library or
+/// linked into it. Its input, output, signals and exit code are its own.
 ///
 /// Ctrl-C (or SIGTERM) ends the run after the evaluation that is going on; the trace is
 /// complete up to there. A second Ctrl-C kills, which loses at most that evaluation. A full

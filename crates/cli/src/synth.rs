@@ -3,6 +3,7 @@
 //! Everything that can be wrong is checked before the first byte is written:
 //! the recipe, the target's name, the folder, the free space of its disk.
 
+use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -114,7 +115,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             &job,
             &result,
             &format!("{}, nothing written", job.summary()),
-        );
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     job.check_disk()?;
@@ -142,7 +143,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         &job,
         &result,
         &format!("{}, {seconds:.1} s, {speed}/s", job.summary()),
-    );
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -330,12 +331,11 @@ fn notices(recipe: &Recipe, model: &Model) -> Vec<String> {
     notices
 }
 
-fn print_result(args: &Args, job: &Job, result: &Value, line: &str) {
-    if args.json {
-        println!("{result:#}");
-    } else {
-        println!("{}: {line}", job.layout.files()[0].path.display());
-    }
+fn print_result(args: &Args, job: &Job, result: &Value, line: &str) -> std::io::Result<()> {
+    terminal::print(&match args.json {
+        true => format!("{result:#}"),
+        false => format!("{}: {line}", job.layout.files()[0].path.display()),
+    })
 }
 
 fn list(as_json: bool) -> anyhow::Result<ExitCode> {
@@ -366,15 +366,16 @@ fn list(as_json: bool) -> anyhow::Result<ExitCode> {
                 })
             })
             .collect();
-        println!("{:#}", Value::from(rows));
+        terminal::print(&format!("{:#}", Value::from(rows)))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!(
-        "{:18} {:>10} {:>9} {:>9}  about",
+    let mut text = format!(
+        "{:18} {:>10} {:>9} {:>9}  about\n",
         "preset", "parameters", "size", "tiny"
     );
     for (preset, full, size_bytes, tiny_bytes) in &rows {
-        println!(
+        let _ = writeln!(
+            text,
             "{:18} {:>10} {:>9} {:>9}  {}",
             preset.name,
             count_text(full.parameters()),
@@ -383,10 +384,12 @@ fn list(as_json: bool) -> anyhow::Result<ExitCode> {
             preset.about,
         );
     }
-    println!(
+    let _ = write!(
+        text,
         "\nsizes are those of q8_0 weights (gpt-oss: mxfp4 experts); types: {}",
         synth::type_names()
     );
+    terminal::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

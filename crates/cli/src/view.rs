@@ -81,7 +81,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => viewer_of_runs(args.shown, ceilings)?,
     };
     signals::catch();
-    println!("{}", server.address());
+    terminal::print(&server.address())?;
     if !args.no_open {
         open_browser(&server.address());
     }

@@ -1,7 +1,6 @@
 //! What packages have to promise: the libraries that the binaries need, and how new.
 
 use super::elf::Needs;
-use crate::step::say;
 
 /// Of those that PEP 600 lets a wheel expect on every Linux, the ones that we could need.
 const ON_EVERY_LINUX: &[&str] = &[

@@ -18,8 +18,8 @@ use crate::engine_args::{EngineArgs, OF_ENGINE};
 /// alone. When the model fits, llama.cpp runs as it is.
 ///
 /// With a program behind `--` the llama.cpp in that program is fed: llama-server,
-/// llama-cli, Python, Node. Its llama.cpp must be a shared library (2025 or later), and
-/// must map the model (the default).
+/// llama-cli, Python, Node. Its llama.cpp must be of 2025 or later, and must map the model
+/// (the default).
 ///
 /// A read that fails is asked for again; one that stays bad ends the generation with a
 /// message, never with wrong numbers.

@@ -111,3 +111,18 @@ fn a_child_that_outlives_the_program_is_named() {
     assert_eq!(why, expect);
     assert!(trace.summary.evaluations >= 1 && trace.summary.flagged == 0);
 }
+
+#[test]
+fn a_launcher_that_nothing_is_preloaded_into_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let launcher = generate_program().with_file_name("launcher");
+    for linked in [Linked::Shared, Linked::Stripped] {
+        let run = format!("{linked:?}");
+        let mut command = record_program(folder.path(), &["-o", &run], &launcher);
+        command.arg(generate_linked(linked)).arg(dense()).arg("To");
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let trace = Trace::complete(&folder.path().join(&run));
+        assert_eq!(trace.stream().evaluations.len(), 8, "{linked:?}");
+    }
+}

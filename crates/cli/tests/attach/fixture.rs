@@ -74,7 +74,7 @@ pub fn generate_program() -> &'static Path {
         let archives = ["llama", "ggml", "ggml-cpu", "ggml-base"]
             .map(|name| llama.join("lib").join(format!("lib{name}.a")));
         let mut hash = DefaultHasher::new();
-        (SOURCE, OPENER, EXPORTS).hash(&mut hash);
+        (SOURCE, OPENER, LAUNCHER, EXPORTS).hash(&mut hash);
         for archive in &archives {
             let about = fs::metadata(archive).unwrap();
             (archive, about.len(), about.modified().unwrap()).hash(&mut hash);
@@ -119,6 +119,18 @@ int main(int argc, char ** argv) {
     return ((int (*)(int, char **)) dlsym(library, "generate_main"))(argc, argv);
 }
 "#;
+/// A program without a loader that starts another one, as Ollama's server does.
+const LAUNCHER: &str = r#"
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char ** argv) {
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) { execv(argv[1], argv + 1); _exit(71); }
+    waitpid(child, &status, 0);
+    return argc < 2 || WEXITSTATUS(status);
+}
+"#;
 /// What that library shows.
 const EXPORTS: &str = "{ global: generate_main; local: *; };";
 
@@ -134,6 +146,8 @@ fn build_inside(folder: &Path, llama: &Path, archives: &[PathBuf]) {
     };
     fs::write(folder.join("opener.c"), OPENER).unwrap();
     fs::write(folder.join("exports"), EXPORTS).unwrap();
+    fs::write(folder.join("launcher.c"), LAUNCHER).unwrap();
+    run("cc -static launcher.c -o launcher");
     // Each archive before what it needs, as they are listed.
     let link = "c++ generate.o $(echo $ARCHIVES | tr : ' ')";
     run("cc -O1 -fPIC -I$INCLUDE -c generate.c -o generate.o");
