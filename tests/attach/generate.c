@@ -69,6 +69,23 @@ static void add(struct llama_batch * batch, llama_token token, int position, int
     batch->logits[at] = wants_logits;
 }
 
+#ifdef EXTENDED_BATCH
+/* By the functions that llama.cpp got in 2026; positions are set as llama-server does it. */
+static int decode(struct llama_context * context, struct llama_batch batch) {
+    struct llama_batch_ext * extended = llama_batch_ext_init(context);
+    for (int i = 0; i < batch.n_tokens; i++) {
+        int at = llama_batch_ext_add_token(extended, batch.seq_id[i][0], batch.token[i]);
+        llama_batch_ext_set_pos(extended, at, &batch.pos[i]);
+        llama_batch_ext_set_output_logits(extended, at, batch.logits[i]);
+    }
+    int status = llama_process(context, LLAMA_PROCESS_TYPE_DECODE, extended);
+    llama_batch_ext_free(extended);
+    return status;
+}
+#else
+#define decode llama_decode
+#endif
+
 /* All prompts in one batch, then one token of each sequence that is not at its end. */
 static void generate(struct llama_context * context, const struct llama_vocab * vocab, struct sequence * sequences,
                      int count, const struct options * options) {
@@ -85,7 +102,7 @@ static void generate(struct llama_context * context, const struct llama_vocab * 
         sequence->is_open = options->tokens > 0;
     }
     while (batch.n_tokens > 0 && !is_asked_to_end) {
-        if (llama_decode(context, batch) != 0) {
+        if (decode(context, batch) != 0) {
             fail("cannot compute a batch");
         }
         llama_token chosen[MOST_PROMPTS];

@@ -2,7 +2,7 @@
 //! functions can be asked.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     ffi::{CStr, c_int, c_void},
 };
 
@@ -11,6 +11,7 @@ use capture::{ANY_POSITION, BatchToken, Recorder};
 use crate::{
     hooks::{STATUS_FAILED, export, replace_context},
     library::Original,
+    noted_batches,
 };
 
 // `llama_context::decode(const llama_batch &)`, since 2025-03.
@@ -24,6 +25,8 @@ static DECODE: Original = Original::new(c"_ZN13llama_context6decodeERK11llama_ba
 static LLAMA_DECODE: Original = Original::new(c"llama_decode");
 
 thread_local! {
+    /// The same for a batch that only C++ can read.
+    static NOTED: RefCell<Vec<BatchToken>> = const { RefCell::new(Vec::new()) };
     /// The batch that this thread decodes, until an evaluation has taken it over.
     static BATCH: Cell<*const RawBatch> = const { Cell::new(std::ptr::null()) };
 }
@@ -44,8 +47,11 @@ pub fn entries() -> [(&'static CStr, usize); 3] {
 
 /// Tells the recorder the tokens of the evaluation that follows, where they are known.
 pub fn announce(recorder: &mut Recorder) {
+    let noted = NOTED.take();
     let batch = BATCH.replace(std::ptr::null());
-    if !batch.is_null() {
+    if !noted.is_empty() {
+        recorder.set_tokens(noted.into_iter());
+    } else if !batch.is_null() {
         // SAFETY: the program's batch, which it lent to the `decode` that this
         // computation is part of.
         recorder.set_tokens(unsafe { tokens_of(&*batch) });
@@ -81,7 +87,7 @@ unsafe extern "C" fn decode(context: *mut c_void, batch: *const RawBatch, caller
     }
 }
 
-/// The same for a batch that we cannot read. Tells the context where nothing else does: in a
+/// The same for a batch that only C++ can read ([`noted_batches`]). Tells the context where nothing else does: in a
 /// stripped program, whose schedulers are not known.
 unsafe extern "C" fn decode_ext(
     context: *mut c_void,
@@ -97,7 +103,9 @@ unsafe extern "C" fn decode_ext(
         let real: unsafe extern "C" fn(*mut c_void, *const c_void) -> c_int =
             std::mem::transmute(real);
         let before = replace_context(context as usize);
+        NOTED.set(noted_batches::tokens(batch));
         let status = real(context, batch);
+        NOTED.set(Vec::new());
         replace_context(before);
         status
     }

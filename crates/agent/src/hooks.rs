@@ -23,7 +23,7 @@ use crate::{
     batches, feeding,
     library::{self, Library, Original},
     measure::{self, Turn},
-    models, process, settings, streams, watch,
+    models, noted_batches, process, settings, streams, watch,
 };
 
 /// `GGML_STATUS_FAILED`.
@@ -93,7 +93,11 @@ pub fn entries() -> impl Iterator<Item = (&'static CStr, usize)> {
         entry(FREE_CONTEXT.name(), ggml_backend_sched_free),
         entry(GET_PROC_ADDRESS.name(), ggml_backend_reg_get_proc_address),
     ];
-    of_graphs.into_iter().chain(batches::entries())
+    let of_batches = batches::entries().into_iter();
+    of_graphs
+        .into_iter()
+        .chain(of_batches)
+        .chain(noted_batches::entries())
 }
 
 thread_local! {

@@ -40,6 +40,7 @@ mod library;
 mod lock;
 mod measure;
 mod models;
+mod noted_batches;
 mod patch;
 mod process;
 mod settings;

@@ -17,7 +17,9 @@ use std::{
 
 use trace::{control::Control, status::StatusPage};
 
-use crate::{feeding, inside, library::Library, lock::Lock, models, settings, streams};
+use crate::{
+    feeding, inside, library::Library, lock::Lock, models, noted_batches, settings, streams,
+};
 
 /// A process that computes.
 pub struct Process {
@@ -76,6 +78,7 @@ extern "C" fn construct() {
 unsafe extern "C" fn before_fork() {
     STARTING.take();
     inside::take_lock();
+    noted_batches::take_lock();
     models::take_lock();
     FEEDING_IS_HELD.set(feeding::before_fork());
 }
@@ -83,6 +86,7 @@ unsafe extern "C" fn before_fork() {
 unsafe extern "C" fn after_fork() {
     feeding::after_fork_in_parent(FEEDING_IS_HELD.get());
     models::release_lock();
+    noted_batches::release_lock();
     inside::release_lock();
     STARTING.release();
 }
@@ -90,6 +94,7 @@ unsafe extern "C" fn after_fork() {
 unsafe extern "C" fn after_fork_in_child() {
     feeding::after_fork_in_child(FEEDING_IS_HELD.get());
     models::release_lock();
+    noted_batches::release_lock();
     inside::release_lock();
     STARTING.release();
 }

@@ -50,6 +50,10 @@ pub enum Linked {
     StrippedLibrary,
     /// Inside, as the C library is.
     Static,
+    /// As `Shared`, with batches of the newer kind.
+    SharedExtended,
+    /// As `Inside`, with batches of the newer kind.
+    InsideExtended,
 }
 
 /// tests/attach/generate.c with llama.cpp as it is asked for.
@@ -62,6 +66,8 @@ pub fn generate_linked(linked: Linked) -> PathBuf {
         Linked::Library => "generate-library",
         Linked::StrippedLibrary => "generate-stripped-library",
         Linked::Static => "generate-static",
+        Linked::SharedExtended => "generate-shared-extended",
+        Linked::InsideExtended => "generate-inside-extended",
     };
     generate_program().with_file_name(name)
 }
@@ -156,6 +162,10 @@ fn build_inside(folder: &Path, llama: &Path, archives: &[PathBuf]) {
         "{link} -fopenmp -lpthread -ldl -o generate-inside"
     ));
     run("strip generate-inside -o generate-stripped");
+    run("cc -O1 -DEXTENDED_BATCH -I$INCLUDE -c generate.c -o extended.o");
+    run("cc extended.o -o generate-shared-extended -L. -lllama -Wl,-rpath,'$ORIGIN'");
+    let extended = link.replace("generate.o", "extended.o");
+    run(&format!("{extended} -fopenmp -o generate-inside-extended"));
     run(&format!("{link} -fopenmp -no-pie -s -o generate-fixed"));
     run(&format!("{link} -fopenmp -static -o generate-static"));
     let library = link.replace(

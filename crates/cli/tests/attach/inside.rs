@@ -66,6 +66,31 @@ fn weights_are_kept_in_their_order_if_that_is_asked_for() {
     check(&model, &["--no-repack"], &[], &INSIDE[..2]);
 }
 
+/// llama-server's, which only C++ can read.
+#[test]
+fn sequences_of_newer_batches_are_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let recorded = |linked: Linked| {
+        let run = format!("{linked:?}");
+        let mut command = record_program(folder, &["-o", &run], generate_linked(linked));
+        command.arg(moe()).args([PROMPT, "Now is the winter"]);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        lines(&Trace::complete(&folder.join(&run)))
+    };
+    let expected = recorded(Linked::Shared);
+    assert!(
+        expected[0].contains("of sequences [0, 0"),
+        "{}",
+        expected[0]
+    );
+    for linked in [Linked::SharedExtended, Linked::InsideExtended] {
+        let difference = first_difference(&expected, &recorded(linked));
+        assert_eq!(difference, None, "{linked:?}");
+    }
+}
+
 #[test]
 fn two_models_and_contexts_are_told_apart() {
     for linked in [Linked::Inside, Linked::Stripped] {
