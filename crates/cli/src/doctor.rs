@@ -121,12 +121,17 @@ fn processor() -> Finding {
     if !used.needs.is_empty() {
         state += &format!(" ({})", used.needs.join(", "));
     }
-    for other in engine::variant::all() {
-        state += &match other.lacks() {
-            _ if other.name == used.name => continue,
-            None => format!("; {} would run, too", other.name),
-            Some(instructions) => format!("; {} would need {instructions}", other.name),
-        };
+    let others = engine::variant::all()
+        .iter()
+        .filter(|v| v.name != used.name);
+    let (lacking, running): (Vec<_>, Vec<_>) = others.partition(|other| other.lacks().is_some());
+    if !running.is_empty() {
+        let names: Vec<&str> = running.iter().map(|other| other.name).collect();
+        state += &format!("; TENSORSCOPE_CPU chooses another: {}", names.join(", "));
+    }
+    for other in lacking {
+        let instructions = other.lacks().unwrap_or_default();
+        state += &format!("; {} would need {instructions}", other.name);
     }
     if let Some(name) = engine::processor::announces_in_vain() {
         state += &format!(
