@@ -4,8 +4,8 @@
 //! - [`tree`]: the files of a package, as they lie below a prefix: the same in both;
 //! - [`notices`]: the licences of what is compiled in;
 //! - [`needs`]: what the binaries ask of a system, read from them by [`elf`];
-//! - [`wheel`], [`deb`]: the two formats; [`zip`] is the one that a wheel is in;
-//! - [`check`]: installed, tried, removed.
+//! - [`mod@wheel`], [`mod@deb`]: the two formats; [`zip`] is the one that a wheel is in;
+//! - [`mod@check`]: installed, tried, removed.
 //!
 //! Nothing is compiled for a package, and nothing but Debian's own programs is needed: `strip`,
 //! `gzip`, `sha256sum` and `dpkg-deb`. Why: docs/decisions/0016-packages.md.

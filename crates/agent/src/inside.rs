@@ -199,7 +199,7 @@ type ByText = (HashMap<Vec<u8>, usize>, Vec<usize>);
 fn by_text(image: &Image) -> Result<ByText, String> {
     let cannot = |what: &str| {
         format!(
-            "llama.cpp is linked into it, its names were stripped, and {what}; \
+            "llama.cpp is linked into it without its names, and {what}; \
              use a build that is not stripped, or one with shared libraries"
         )
     };

@@ -176,7 +176,11 @@ pub fn switch_off(reason: &str) {
 pub fn refuse(reason: &str) {
     match feeding::is_on() {
         true => feeding::refuse(reason),
-        false => switch_off(reason),
+        false => {
+            // So that the launcher reads the reason, too.
+            let _started = current();
+            switch_off(reason);
+        }
     }
 }
 

@@ -401,8 +401,8 @@ fn say_nothing_recorded(name: &str, reports: &[Report], status: ExitStatus, why:
         return;
     }
     eprintln!(
-        "tensorscope: {name}: no trace was written: it computed no graph of a shared ggml library\n  \
-         try: `tensorscope doctor`; if ggml is linked into the program, a build with -DBUILD_SHARED_LIBS=ON"
+        "tensorscope: {name}: no trace was written: no llama.cpp (2024 or later) computed a graph on the processor\n  \
+         try: `tensorscope doctor`; docs/attaching.md lists what can be recorded"
     );
 }
 

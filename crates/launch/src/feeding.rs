@@ -175,7 +175,7 @@ impl Prepared<'_> {
         // A process that was not fed has said why itself.
         if reports.is_empty() {
             let why = match status.success() {
-                true => "it computed no graph of a shared ggml library".to_owned(),
+                true => "no llama.cpp (2025 or later) computed a graph on the processor".to_owned(),
                 false => child::failure(status),
             };
             let line = format!("{}: nothing was fed: {why}", self.name);
