@@ -128,6 +128,7 @@ unsafe extern "C" fn enter_llama_decode() {
 
 /// `llama_batch` as it lies on the stack, with up to ten fields since 2024. What lies behind
 /// a shorter one is copied with it, and not looked at.
+#[cfg(target_arch = "x86_64")]
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct BatchOnStack {
@@ -135,6 +136,7 @@ struct BatchOnStack {
     rest: [u64; 10],
 }
 
+#[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn llama_decode(
     context: *mut c_void,
     caller: usize,

@@ -328,7 +328,8 @@ fn position(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     (!found.is_null()).then(|| found as usize - bytes.as_ptr() as usize)
 }
 
-#[cfg(test)]
+// Only there objects are looked into: on AArch64 linkers put texts and code into one segment.
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 
@@ -352,14 +353,12 @@ mod tests {
                 .unwrap()
                 .starts_with(b"a text that only")
         );
-        if cfg!(target_arch = "x86_64") {
-            let references = image.references(&[text]);
-            let functions: Vec<_> = references
-                .iter()
-                .filter_map(|&(from, _)| Some(image.function_around(from)?.0))
-                .collect();
-            assert!(functions.contains(&code), "{references:x?} {code:x}");
-        }
+        let references = image.references(&[text]);
+        let functions: Vec<_> = references
+            .iter()
+            .filter_map(|&(from, _)| Some(image.function_around(from)?.0))
+            .collect();
+        assert!(functions.contains(&code), "{references:x?} {code:x}");
     }
 
     #[test]
