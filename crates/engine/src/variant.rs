@@ -65,10 +65,23 @@ mod linked {
         }};
     }
 
+    /// What the variants need, each all of the one before it and more.
+    const SETS: [&str; 9] = [
+        "SSE4.2",
+        "AVX",
+        "AVX2",
+        "FMA",
+        "F16C",
+        "BMI2",
+        "AVX-512",
+        "AVX-512 VNNI",
+        "AVX-512 BF16",
+    ];
+
     pub(super) static VARIANTS: [Variant; 4] = [
         variant!(
             "sse42",
-            &["SSE4.2"],
+            SETS.split_at(1).0,
             tensorscope_sse42_ggml_backend_cpu_reg,
             tensorscope_sse42_ggml_graph_compute,
             tensorscope_sse42_ggml_cpu_extra_compute_forward,
@@ -76,7 +89,7 @@ mod linked {
         ),
         variant!(
             "avx2",
-            &["SSE4.2", "AVX", "AVX2", "FMA", "F16C", "BMI2"],
+            SETS.split_at(6).0,
             tensorscope_avx2_ggml_backend_cpu_reg,
             tensorscope_avx2_ggml_graph_compute,
             tensorscope_avx2_ggml_cpu_extra_compute_forward,
@@ -84,16 +97,7 @@ mod linked {
         ),
         variant!(
             "avx512",
-            &[
-                "SSE4.2",
-                "AVX",
-                "AVX2",
-                "FMA",
-                "F16C",
-                "BMI2",
-                "AVX-512",
-                "AVX-512 VNNI"
-            ],
+            SETS.split_at(8).0,
             tensorscope_avx512_ggml_backend_cpu_reg,
             tensorscope_avx512_ggml_graph_compute,
             tensorscope_avx512_ggml_cpu_extra_compute_forward,
@@ -101,17 +105,7 @@ mod linked {
         ),
         variant!(
             "avx512bf16",
-            &[
-                "SSE4.2",
-                "AVX",
-                "AVX2",
-                "FMA",
-                "F16C",
-                "BMI2",
-                "AVX-512",
-                "AVX-512 VNNI",
-                "AVX-512 BF16"
-            ],
+            &SETS,
             tensorscope_avx512bf16_ggml_backend_cpu_reg,
             tensorscope_avx512bf16_ggml_graph_compute,
             tensorscope_avx512bf16_ggml_cpu_extra_compute_forward,
