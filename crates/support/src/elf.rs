@@ -104,11 +104,7 @@ impl<'a> Elf<'a> {
         let elf = *self;
         let tables = self.sections().filter(move |s| s.ty == table.number());
         tables.flat_map(move |section| {
-            let names = elf
-                .section(section.link)
-                .and_then(|s| elf.at(s.offset, s.size))
-                .unwrap_or(&[]);
-            let entries = elf.at(section.offset, section.size).unwrap_or(&[]);
+            let (entries, names) = elf.entries_and_names(&section);
             entries
                 .chunks_exact(SYMBOL_BYTES)
                 .filter_map(|entry| symbol(entry, names))
@@ -142,17 +138,20 @@ impl<'a> Elf<'a> {
         let elf = *self;
         let tables = self.sections().filter(|s| s.ty == SHT_DYNAMIC);
         tables.flat_map(move |section| {
-            let names = elf
-                .section(section.link)
-                .and_then(|s| elf.at(s.offset, s.size))
-                .unwrap_or(&[]);
-            let entries = elf.at(section.offset, section.size).unwrap_or(&[]);
+            let (entries, names) = elf.entries_and_names(&section);
             entries.chunks_exact(16).filter_map(move |entry| {
                 let (tag, value) = entry.split_at(8);
                 let start = usize::try_from(u64::from_le_bytes(value.try_into().ok()?)).ok()?;
                 (tag == DT_NEEDED.to_le_bytes()).then(|| c_string(names, start))?
             })
         })
+    }
+
+    /// The bytes of a table, and those of the section that has its names.
+    fn entries_and_names(&self, table: &Section) -> (&'a [u8], &'a [u8]) {
+        let bytes = |section: &Section| self.at(section.offset, section.size).unwrap_or(&[]);
+        let names = self.section(table.link);
+        (bytes(table), names.as_ref().map_or(&[], bytes))
     }
 
     fn at(&self, offset: u64, size: u64) -> Option<&'a [u8]> {
