@@ -106,7 +106,7 @@ fn path_of(image: &Image) -> PathBuf {
     }
 }
 
-/// Changes the entries of an object that needs it; `Err` when it would need it.
+/// Changes the entries of an object that needs it; `Err` when that cannot be done.
 fn hook(image: Image, path: &Path) -> Result<(), String> {
     let is_program = image.name.is_empty();
     // The file of a running program may be gone from its folder.
@@ -116,43 +116,36 @@ fn hook(image: Image, path: &Path) -> Result<(), String> {
         path
     });
     let file = file.unwrap_or_default();
-    let found = match Elf::new(&file) {
-        Ok(elf) => match names(&elf, is_program) {
-            Names::PassThroughLinker => return Ok(()),
-            Names::Of(functions) => Found::ByName(functions),
-            Names::None => Found::ByText,
-        },
-        Err(_) => Found::ByText,
-    };
-    let (functions, op_names) = match found {
-        Found::ByName(functions) => {
+    let names = Elf::new(&file).map_or(Names::None, |elf| names(&elf, is_program));
+    let (functions, op_names) = match names {
+        Names::PassThroughLinker => return Ok(()),
+        Names::Of(functions) => {
             let places = functions.into_iter();
             let placed = places.map(|(name, place)| (name, image.bias.wrapping_add(place)));
             (placed.collect(), None)
         }
-        Found::ByText if !image.has_bytes(b"\0cplan->n_threads > 0\0") => return Ok(()),
-        Found::ByText => {
+        Names::None if !image.has_bytes(b"\0cplan->n_threads > 0\0") => return Ok(()),
+        Names::None => {
             let (functions, op_names) = by_text(&image)?;
             (functions, Some(op_names))
         }
     };
+    let (page, originals) = prepare(&image, &functions)?;
     let inside = Inside {
         is_new: image.has_bytes(NEW_ENOUGH),
         path: path.display().to_string(),
-        originals: change_entries(&image, &functions)?,
         image,
         functions,
+        originals,
         op_names,
     };
     let free = OBJECTS.iter().find(|o| o.load(Ordering::Acquire).is_null());
     let free = free.ok_or("more programs with ggml inside than can be told apart")?;
+    // Whoever calls from now on finds where to go on.
     free.store(Box::into_raw(Box::new(inside)), Ordering::Release);
-    Ok(())
-}
-
-enum Found {
-    ByName(HashMap<Vec<u8>, usize>),
-    ByText,
+    // SAFETY: the object is opening its first model, so nothing computes in it; its other
+    // threads, if it has any, are not in the first instructions of these functions.
+    unsafe { page.patch() }
 }
 
 enum Names {
@@ -289,12 +282,13 @@ fn hot_part(image: &Image, start: usize, ways: &WaysInto) -> Option<usize> {
     from.all(|other| other == first).then_some(first)
 }
 
-/// Only the first is needed; without the others contexts, sequences or the order of weights
+/// The entries that are to be changed, and where their functions go on then. Only the first
+/// function is needed; without the others contexts, sequences or the order of weights
 /// are not known or not changed.
-fn change_entries(
+fn prepare(
     image: &Image,
     functions: &HashMap<Vec<u8>, usize>,
-) -> Result<HashMap<&'static CStr, usize>, String> {
+) -> Result<(Page, HashMap<&'static CStr, usize>), String> {
     let mut page = Page::near(image.range())?;
     let mut originals = HashMap::new();
     for (name, hook) in hooks::entries() {
@@ -319,10 +313,7 @@ fn change_entries(
             Err(_) => {}
         }
     }
-    // SAFETY: the object is opening its first model, so nothing computes in it; its other
-    // threads, if it has any, are not in the first instructions of these functions.
-    unsafe { page.patch() }?;
-    Ok(originals)
+    Ok((page, originals))
 }
 
 impl Inside {
