@@ -17,6 +17,7 @@ mod doctor;
 mod engine_args;
 mod estimate;
 mod export;
+mod handed_over;
 mod inspect;
 mod older_glibc;
 mod plan;
@@ -68,11 +69,13 @@ enum Command {
     Compare(compare::Args),
     View(view::Args),
     /// Ask a run, or several as one dataset, in SQL (`tensorscope sql --help` says how)
-    Sql(tables::HandedOver),
+    Sql(handed_over::Words),
     /// Turn a run's log into Parquet tables (`tensorscope ingest --help` says more)
-    Ingest(tables::HandedOver),
+    Ingest(handed_over::Words),
     Audit(audit::Args),
     Bench(bench::Args),
+    /// Experiments with kernels, from naive to the vendor's speed (`tensorscope lab --help` says how)
+    Lab(handed_over::Words),
     Plan(plan::Args),
     Estimate(Box<estimate::Args>),
     Run(run::Args),
@@ -134,10 +137,11 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Export(args) => export::run(args),
         Command::Compare(args) => compare::run(args),
         Command::View(args) => view::run(args),
-        Command::Sql(args) => tables::hand_over("sql", args),
-        Command::Ingest(args) => tables::hand_over("ingest", args),
+        Command::Sql(args) => handed_over::SQL.become_it("sql", args),
+        Command::Ingest(args) => handed_over::SQL.become_it("ingest", args),
         Command::Audit(args) => audit::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Lab(args) => handed_over::LAB.become_it("lab", args),
         Command::Plan(args) => plan::run(args),
         Command::Estimate(args) => estimate::run(*args),
         Command::Run(args) => run::run(args),

@@ -4,9 +4,7 @@
 //! needs tables it starts the other one and passes its exit code on.
 
 use std::{
-    ffi::OsString,
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitCode, ExitStatus, Stdio},
     sync::{
@@ -17,29 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, anyhow, bail};
-use launch::companion;
+use anyhow::{Context as _, bail};
 use rundir::Run;
 use serde_json::{Value, json};
 use terminal::progress;
 
-use crate::analyse;
-
-const PROGRAM: &str = "tensorscope-sql";
-
-/// Words for the other program, help and errors included.
-#[derive(clap::Args)]
-#[command(disable_help_flag = true, disable_version_flag = true)]
-pub struct HandedOver {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    words: Vec<OsString>,
-}
-
-/// Becomes the other program.
-pub fn hand_over(command: &str, args: HandedOver) -> anyhow::Result<ExitCode> {
-    let error = program()?.arg(command).args(args.words).exec();
-    Err(anyhow!("{PROGRAM}: cannot start: {error}"))
-}
+use crate::{analyse, handed_over::SQL};
 
 /// Tables and results, so that no later command has to wait for them. Results need no
 /// tables: they are kept whatever becomes of those.
@@ -49,7 +30,7 @@ pub fn prepare(run: &Run) -> anyhow::Result<()> {
 }
 
 fn make(run: &Run) -> anyhow::Result<()> {
-    let mut make = program()?;
+    let mut make = SQL.command()?;
     make.arg("prepare").arg(run.path());
     if progress::is_quiet() {
         make.arg("--quiet");
@@ -88,7 +69,7 @@ pub fn export(
     evals: Option<&std::ops::Range<u64>>,
     out: Stdio,
 ) -> anyhow::Result<Exported> {
-    let mut export = program()?;
+    let mut export = SQL.command()?;
     export.arg("export-table").arg(run.path()).arg(table);
     if let Some(evals) = evals {
         export.args(["--from", &evals.start.to_string()]);
@@ -102,16 +83,9 @@ pub fn export(
     })
 }
 
-fn program() -> anyhow::Result<Command> {
-    let path = companion::path(PROGRAM, "makes tables and answers SQL")?;
-    Ok(Command::new(path))
-}
-
 fn status(mut command: Command) -> anyhow::Result<ExitStatus> {
     command.stdin(Stdio::null());
-    command
-        .status()
-        .with_context(|| format!("{PROGRAM}: cannot start"))
+    command.status().context("tensorscope-sql: cannot start")
 }
 
 /// How long the viewer's page waits; who asks on the command line waits for as long as it takes.
@@ -172,14 +146,15 @@ impl Queries {
 
 impl Answering {
     fn start(run: &Path) -> anyhow::Result<Answering> {
-        let mut process = program()?
+        let mut process = SQL
+            .command()?
             .arg("answer")
             .arg(run)
             .args(["--asker", &std::process::id().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("{PROGRAM}: cannot start"))?;
+            .context("tensorscope-sql: cannot start")?;
         let requests = process.stdin.take().expect("it is piped");
         let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let (sender, answers) = channel();
@@ -206,7 +181,9 @@ impl Answering {
                 Ok(line) => return Ok(serde_json::from_str(&line)?),
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.process.wait()?;
-                    bail!("{PROGRAM} ended while it worked on the query: {status}; ask again");
+                    bail!(
+                        "tensorscope-sql ended while it worked on the query: {status}; ask again"
+                    );
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }
