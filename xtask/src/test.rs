@@ -202,11 +202,14 @@ fn fmt() -> Step {
 /// nextest is faster and says more on failure; plain `cargo test` runs the
 /// same tests where it is not installed.
 fn run_tests(house: &House, selection: &[&str]) -> Outcome {
-    if has_nextest(house) {
-        house.cargo(&["nextest", "run"], selection)
-    } else {
-        house.cargo(&["test"], selection)
-    }
+    let subcommand: &[&str] = match has_nextest(house) {
+        true => &["nextest", "run"],
+        false => &["test"],
+    };
+    let mut tests = house.cargo_command(subcommand, selection);
+    // Where the lab finds PyPI's compiler for kernels, and OpenBLAS.
+    tests.env("VIRTUAL_ENV", house.target().join("venv"));
+    house.run(tests)
 }
 
 fn has_nextest(house: &House) -> bool {

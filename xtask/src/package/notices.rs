@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::house::House;
 
 /// Packages whose binaries are given away.
-const PACKAGES: &[&str] = &["tensorscope", "tensorscope-sql", "agent"];
+const PACKAGES: &[&str] = &["tensorscope", "tensorscope-sql", "tensorscope-lab", "agent"];
 /// What the names of files with such texts begin with.
 const NAMES: &[&str] = &[
     "LICENSE",

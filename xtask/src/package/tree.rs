@@ -15,7 +15,8 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What `tensorscope demo` records.
 pub const MODEL: &str = "shakespeare-moe.gguf";
 
-const PROGRAMS: &[&str] = &["tensorscope", "tensorscope-sql"];
+/// The first is what users type; it starts the others.
+const PROGRAMS: &[&str] = &["tensorscope", "tensorscope-sql", "tensorscope-lab"];
 const LIBRARY: &str = "libtensorscope_agent.so";
 /// Shell, and where its completions lie.
 const COMPLETIONS: &[(&str, &str)] = &[
@@ -118,11 +119,12 @@ impl Tree {
         Ok(())
     }
 
-    /// The second program knows more about its own commands.
+    /// The other programs know more about their own commands.
     fn manual(&mut self, house: &House) -> Result<(), String> {
         let pages = self.folder.join("manual");
         clear(&pages)?;
-        for (program, arg) in PROGRAMS.iter().zip([None, Some("--commands-only")]) {
+        for (number, program) in PROGRAMS.iter().enumerate() {
+            let arg = (number > 0).then_some("--commands-only");
             let mut command = house.command(house.target().join("release").join(program));
             command.arg("manual").arg(&pages).args(arg);
             house.read(command)?;

@@ -19,6 +19,10 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
     ("crates/audit/", "takes pages away and catches the faults"),
     ("crates/terminal/src/signals.rs", "catches Ctrl-C"),
     (
+        "crates/lab/",
+        "calls the driver of a card, and instructions that only some processors have",
+    ),
+    (
         "crates/launch/",
         "starts programs with their signals as they were",
     ),

@@ -1,0 +1,217 @@
+//! `tensorscope lab`: which experiments, and where their results go.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, bail};
+
+use crate::{
+    cache,
+    cuda::Card,
+    evidence,
+    experiments::{self, EXPERIMENTS, Experiment, Needs, Request},
+    outcome::Outcome,
+    plot,
+};
+
+/// Experiments with kernels, from naive to the vendor's speed, every step measured
+///
+/// Each experiment is a ladder of kernels that compute the same. Results are checked against
+/// float64 before anything is timed; the vendor's library (cuBLAS, OpenBLAS) and the card's
+/// ceilings are measured in the same rounds. Without names the experiments are listed.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope lab                              what there is, and what it needs
+  tensorscope lab gemm-cpu                     matrix products on this processor
+  tensorscope lab gemm-bf16 --sizes 4096,8192  on a card, at these sizes
+  tensorscope lab all -o results               everything that this machine can do,
+                                               with JSON and plots in a folder
+  tensorscope lab calls --program 'gpu=llama-cli -m m.gguf -ngl 99 -p Hi -n {tokens}'
+  tensorscope lab --evidence evidence.json     machine code behind the steps
+
+Kernels for cards are compiled when they are needed, by NVRTC, which comes with CUDA or with
+`pip install nvidia-cuda-nvrtc nvidia-cublas`.")]
+pub struct Args {
+    /// Experiments, or `all`
+    names: Vec<String>,
+    /// Small sizes and few rounds: whether it works here, not how fast
+    #[arg(long)]
+    quick: bool,
+    /// For `quant`: every variant of its kernels instead of the steps
+    #[arg(long)]
+    tune: bool,
+    /// Sizes instead of the experiment's own
+    #[arg(long, value_delimiter = ',', value_name = "N,…")]
+    sizes: Vec<usize>,
+    /// Only these steps, by their names in the table
+    #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
+    steps: Vec<String>,
+    /// How often each step is measured
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Where random inputs begin; another one each time unless given
+    #[arg(long)]
+    seed: Option<u32>,
+    /// For `calls`: a program that generates text, with {tokens} where their number stands
+    #[arg(long = "program", value_name = "NAME=COMMAND")]
+    programs: Vec<String>,
+    /// Writes what was found as NAME.json, NAME.txt and plots into a folder
+    #[arg(short, long, value_name = "FOLDER")]
+    output: Option<PathBuf>,
+    /// Counts the instructions behind the steps' claims, and registers and spills, into a file
+    #[arg(long, value_name = "FILE", conflicts_with = "names")]
+    evidence: Option<PathBuf>,
+    /// Draws the plots of saved results again, beside each file or into the folder of --output
+    #[arg(long, value_name = "NAME.json", conflicts_with_all = ["names", "evidence"], num_args = 1..)]
+    draw: Vec<PathBuf>,
+    /// One loop of experiment `cache` on real memory, for cachegrind to watch
+    #[arg(long, hide = true)]
+    bare_loop: Option<String>,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(words) = &args.bare_loop {
+        cache::run_bare(words)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(path) = &args.evidence {
+        let before = match fs::read(path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).with_context(|| path.display().to_string())?
+            }
+            Err(_) => Vec::new(),
+        };
+        let found = serde_json::to_string_pretty(&evidence::collect(&before)?)? + "\n";
+        fs::write(path, found).with_context(|| path.display().to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for path in &args.draw {
+        let folder = args
+            .output
+            .as_deref()
+            .or(path.parent())
+            .unwrap_or(Path::new("."));
+        draw(folder, &read(path)?)?;
+    }
+    if !args.draw.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.names.is_empty() {
+        print!("{}", list());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let request = Request {
+        sizes: args.sizes.clone(),
+        rounds: if args.quick {
+            3
+        } else {
+            usize::from(args.rounds)
+        },
+        is_quick: args.quick,
+        is_tuning: args.tune,
+        steps: args.steps.clone(),
+        programs: args.programs.clone(),
+        seed: args
+            .seed
+            .unwrap_or_else(|| std::process::id().wrapping_mul(2_654_435_761)),
+    };
+    if let Some(size) = request
+        .sizes
+        .iter()
+        .find(|size| !(1..=65_536).contains(*size))
+    {
+        bail!("--sizes {size}: from 1 to 65536");
+    }
+    let chosen = chosen(&args.names)?;
+    check_steps(&chosen, &request.steps)?;
+    for experiment in chosen {
+        eprintln!("tensorscope: {}: {}", experiment.name, experiment.about);
+        let outcome = (experiment.run)(&request).with_context(|| experiment.name.to_owned())?;
+        println!("{}", outcome.text());
+        if let Some(folder) = &args.output {
+            write(folder, &outcome)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Experiments with what they need, and whether that is here.
+fn list() -> String {
+    let card = Card::open();
+    let missing = card.as_ref().err().map(|error| format!("{error:#}"));
+    let mut text = String::new();
+    for experiment in EXPERIMENTS {
+        let needs = match (experiment.needs, &missing) {
+            (Needs::Card, Some(_)) => " (needs a card)",
+            _ => "",
+        };
+        text += &format!("{:<18} {}{needs}\n", experiment.name, experiment.about);
+    }
+    match (&card, missing) {
+        (Ok(card), _) => text += &format!("card: {}\n", card.about().name),
+        (_, Some(missing)) => text += &format!("no card: {missing}\n"),
+        _ => {}
+    }
+    text
+}
+
+/// `all` is what can be done here: of the rest it is said what is missing.
+fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Experiment>> {
+    if names == ["all"] {
+        let missing = Card::open().err();
+        if let Some(missing) = &missing {
+            eprintln!("tensorscope: experiments on cards are left out: {missing:#}");
+        }
+        let can =
+            |experiment: &&Experiment| experiment.needs == Needs::Processor || missing.is_none();
+        return Ok(EXPERIMENTS.iter().filter(can).collect());
+    }
+    let find = |name: &String| match experiments::find(name) {
+        Some(experiment) => Ok(experiment),
+        None => bail!("there is no experiment {name:?}; `tensorscope lab` lists them"),
+    };
+    names.iter().map(find).collect()
+}
+
+fn check_steps(chosen: &[&Experiment], wanted: &[String]) -> anyhow::Result<()> {
+    let known: Vec<&str> = chosen
+        .iter()
+        .flat_map(|experiment| experiment.steps)
+        .map(|step| step.name)
+        .collect();
+    match wanted.iter().find(|step| !known.contains(&step.as_str())) {
+        Some(step) => bail!("there is no step {step:?}; there are: {}", known.join(", ")),
+        None => Ok(()),
+    }
+}
+
+/// Results that were saved by `--output`.
+fn read(path: &Path) -> anyhow::Result<Outcome> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("{}: no results of the lab", path.display()))
+}
+
+fn put(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let path = folder.join(name);
+    fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+fn draw(folder: &Path, outcome: &Outcome) -> anyhow::Result<()> {
+    for (name, svg) in plot::plots(outcome) {
+        put(folder, &format!("{name}.svg"), &svg.standalone())?;
+    }
+    Ok(())
+}
+
+fn write(folder: &Path, outcome: &Outcome) -> anyhow::Result<()> {
+    let name = &outcome.experiment;
+    put(folder, &format!("{name}.json"), &outcome.json()?)?;
+    put(folder, &format!("{name}.txt"), &outcome.text())?;
+    draw(folder, outcome)
+}

@@ -1,0 +1,109 @@
+//! The list of experiments.
+
+use crate::{calls, outcome::Outcome, quant_llama, step::Step};
+
+/// What a user may ask of an experiment.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Sizes of its own where empty.
+    pub sizes: Vec<usize>,
+    /// Rounds that are measured.
+    pub rounds: usize,
+    /// Small sizes and few rounds: whether it works, not how fast.
+    pub is_quick: bool,
+    /// Every variant of a kernel that is worth a look, instead of its steps.
+    pub is_tuning: bool,
+    /// Names of the steps to run; all where empty.
+    pub steps: Vec<String>,
+    /// For `calls`: programs that generate text.
+    pub programs: Vec<String>,
+    pub seed: u32,
+}
+
+impl Request {
+    pub fn wants(&self, step: &str) -> bool {
+        self.steps.is_empty() || self.steps.iter().any(|name| name == step)
+    }
+
+    pub fn sizes_or(&self, full: &[usize], quick: &[usize]) -> Vec<usize> {
+        match (self.sizes.is_empty(), self.is_quick) {
+            (false, _) => self.sizes.clone(),
+            (true, true) => quick.to_vec(),
+            (true, false) => full.to_vec(),
+        }
+    }
+}
+
+/// What an experiment needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    Processor,
+    Card,
+}
+
+/// A question, and how it is answered.
+pub struct Experiment {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub needs: Needs,
+    pub steps: &'static [Step],
+    /// Words that make it short enough for a profiler, which repeats every kernel.
+    pub profiled: &'static [&'static str],
+    pub run: fn(&Request) -> anyhow::Result<Outcome>,
+}
+
+pub const EXPERIMENTS: &[Experiment] = &[
+    Experiment {
+        name: "quant-llama",
+        about: "what quantised weights give llama.cpp's own kernels, from recorded runs",
+        needs: Needs::Processor,
+        steps: &[],
+        profiled: &[],
+        run: quant_llama::run,
+    },
+    Experiment {
+        name: "calls",
+        about: "system calls, context switches and page faults of a token",
+        needs: Needs::Processor,
+        steps: &[],
+        profiled: &[],
+        run: calls::run,
+    },
+];
+
+/// The experiment of this name.
+pub fn find(name: &str) -> Option<&'static Experiment> {
+    EXPERIMENTS
+        .iter()
+        .find(|experiment| experiment.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::compile;
+
+    /// Needs NVRTC, but no card: `VIRTUAL_ENV` with PyPI's nvidia-cuda-nvrtc.
+    #[test]
+    fn every_kernel_compiles_for_hopper() {
+        for step in EXPERIMENTS.iter().flat_map(|experiment| experiment.steps) {
+            assert!(
+                !step.address().ends_with(":1"),
+                "{}: where is {}?",
+                step.name,
+                step.function
+            );
+            if step.is_for_cards() {
+                let compiled = compile((9, 0), step.file.path, step.file.text, &step.defines());
+                match compiled {
+                    Ok(compiled) => assert!(!compiled.image.is_empty()),
+                    Err(error) if error.to_string().contains("nvidia-cuda-nvrtc") => {
+                        println!("skipped: {error}");
+                        return;
+                    }
+                    Err(error) => panic!("{}: {error:#}", step.name),
+                }
+            }
+        }
+    }
+}
