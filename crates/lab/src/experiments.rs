@@ -1,6 +1,6 @@
 //! The list of experiments.
 
-use crate::{calls, outcome::Outcome, quant_llama, step::Step};
+use crate::{calls, gemm_cpu, outcome::Outcome, quant_llama, step::Step};
 
 /// What a user may ask of an experiment.
 #[derive(Clone, Debug)]
@@ -53,6 +53,14 @@ pub struct Experiment {
 }
 
 pub const EXPERIMENTS: &[Experiment] = &[
+    Experiment {
+        name: "gemm-cpu",
+        about: "a matrix product in float32 on the processor, from three loops to OpenBLAS's speed",
+        needs: Needs::Processor,
+        steps: gemm_cpu::STEPS,
+        profiled: &[],
+        run: gemm_cpu::run,
+    },
     Experiment {
         name: "quant-llama",
         about: "what quantised weights give llama.cpp's own kernels, from recorded runs",

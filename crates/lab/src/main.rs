@@ -16,6 +16,7 @@ mod command;
 mod cuda;
 mod evidence;
 mod experiments;
+mod gemm_cpu;
 mod inputs;
 mod measure;
 mod outcome;
