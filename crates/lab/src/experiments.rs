@@ -1,6 +1,8 @@
 //! The list of experiments.
 
-use crate::{calls, gemm_cpu, outcome::Outcome, quant_llama, step::Step};
+use crate::{
+    cache, calls, false_sharing, gemm_cpu, outcome::Outcome, quant_llama, step::Step, tlb,
+};
 
 /// What a user may ask of an experiment.
 #[derive(Clone, Debug)]
@@ -60,6 +62,30 @@ pub const EXPERIMENTS: &[Experiment] = &[
         steps: gemm_cpu::STEPS,
         profiled: &[],
         run: gemm_cpu::run,
+    },
+    Experiment {
+        name: "cache",
+        about: "which order of loops and which layout of keys a cache likes",
+        needs: Needs::Processor,
+        steps: cache::STEPS,
+        profiled: &[],
+        run: cache::run,
+    },
+    Experiment {
+        name: "tlb",
+        about: "what an access costs with pages of 4 KiB and of 2 MiB",
+        needs: Needs::Processor,
+        steps: tlb::STEPS,
+        profiled: &[],
+        run: tlb::run,
+    },
+    Experiment {
+        name: "false-sharing",
+        about: "what it costs when threads' counters lie in one cache line",
+        needs: Needs::Processor,
+        steps: false_sharing::STEPS,
+        profiled: &[],
+        run: false_sharing::run,
     },
     Experiment {
         name: "quant-llama",

@@ -11,11 +11,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+mod cache;
 mod calls;
 mod command;
 mod cuda;
 mod evidence;
 mod experiments;
+mod false_sharing;
 mod gemm_cpu;
 mod inputs;
 mod measure;
@@ -25,6 +27,7 @@ mod profiler;
 mod program;
 mod quant_llama;
 mod step;
+mod tlb;
 
 /// Experiments for tensorscope.
 #[derive(Parser)]
