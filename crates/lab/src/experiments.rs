@@ -1,7 +1,7 @@
 //! The list of experiments.
 
 use crate::{
-    cache, calls, false_sharing, gemm_cpu, outcome::Outcome, quant_llama, step::Step, tlb,
+    cache, calls, false_sharing, gemm_cpu, gemm_f32, outcome::Outcome, quant_llama, step::Step, tlb,
 };
 
 /// What a user may ask of an experiment.
@@ -62,6 +62,14 @@ pub const EXPERIMENTS: &[Experiment] = &[
         steps: gemm_cpu::STEPS,
         profiled: &[],
         run: gemm_cpu::run,
+    },
+    Experiment {
+        name: "gemm-f32",
+        about: "a matrix product in float32 on a card, from one thread an element to cuBLAS's speed",
+        needs: Needs::Card,
+        steps: gemm_f32::STEPS,
+        profiled: &["--sizes", "4096", "--rounds", "1"],
+        run: gemm_f32::run,
     },
     Experiment {
         name: "cache",

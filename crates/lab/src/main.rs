@@ -19,6 +19,7 @@ mod evidence;
 mod experiments;
 mod false_sharing;
 mod gemm_cpu;
+mod gemm_f32;
 mod inputs;
 mod measure;
 mod outcome;
