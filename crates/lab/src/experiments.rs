@@ -1,7 +1,8 @@
 //! The list of experiments.
 
 use crate::{
-    cache, calls, false_sharing, gemm_cpu, gemm_f32, outcome::Outcome, quant_llama, step::Step, tlb,
+    cache, calls, false_sharing, gemm_bf16, gemm_cpu, gemm_f32, outcome::Outcome, quant_llama,
+    step::Step, tlb,
 };
 
 /// What a user may ask of an experiment.
@@ -70,6 +71,22 @@ pub const EXPERIMENTS: &[Experiment] = &[
         steps: gemm_f32::STEPS,
         profiled: &["--sizes", "4096", "--rounds", "1"],
         run: gemm_f32::run,
+    },
+    Experiment {
+        name: "gemm-bf16",
+        about: "a matrix product in bf16 on a card, from WMMA to clusters that share tiles",
+        needs: Needs::Card,
+        steps: gemm_bf16::STEPS,
+        profiled: &["--sizes", "4096", "--rounds", "1"],
+        run: gemm_bf16::run,
+    },
+    Experiment {
+        name: "linear-bf16",
+        about: "the same with few rows, as a language model multiplies its tokens by weights",
+        needs: Needs::Card,
+        steps: gemm_bf16::linear::STEPS,
+        profiled: &["--sizes", "16", "--rounds", "1"],
+        run: gemm_bf16::linear::run,
     },
     Experiment {
         name: "cache",

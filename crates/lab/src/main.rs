@@ -18,6 +18,7 @@ mod cuda;
 mod evidence;
 mod experiments;
 mod false_sharing;
+mod gemm_bf16;
 mod gemm_cpu;
 mod gemm_f32;
 mod inputs;
