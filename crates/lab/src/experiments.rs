@@ -1,8 +1,8 @@
 //! The list of experiments.
 
 use crate::{
-    cache, calls, false_sharing, gemm_bf16, gemm_cpu, gemm_f32, outcome::Outcome, quant_llama,
-    step::Step, tlb,
+    attention_decode, attention_prefill, cache, calls, false_sharing, gemm_bf16, gemm_cpu,
+    gemm_f32, outcome::Outcome, quant_llama, step::Step, tlb,
 };
 
 /// What a user may ask of an experiment.
@@ -87,6 +87,22 @@ pub const EXPERIMENTS: &[Experiment] = &[
         steps: gemm_bf16::linear::STEPS,
         profiled: &["--sizes", "16", "--rounds", "1"],
         run: gemm_bf16::linear::run,
+    },
+    Experiment {
+        name: "attention-decode",
+        about: "attention of one new token: reading a cache at the memory's speed",
+        needs: Needs::Card,
+        steps: attention_decode::STEPS,
+        profiled: &["--sizes", "4096", "--rounds", "1"],
+        run: attention_decode::run,
+    },
+    Experiment {
+        name: "attention-prefill",
+        about: "attention of a prompt: scores in memory, or never written",
+        needs: Needs::Card,
+        steps: attention_prefill::STEPS,
+        profiled: &["--sizes", "4096", "--rounds", "1"],
+        run: attention_prefill::run,
     },
     Experiment {
         name: "cache",

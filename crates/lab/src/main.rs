@@ -11,6 +11,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+mod attention;
+mod attention_decode;
+mod attention_prefill;
 mod cache;
 mod calls;
 mod command;
