@@ -2,7 +2,7 @@
 
 use crate::{
     attention_decode, attention_prefill, cache, calls, false_sharing, gemm_bf16, gemm_cpu,
-    gemm_f32, outcome::Outcome, quant_llama, step::Step, tlb,
+    gemm_f32, outcome::Outcome, quant, quant_llama, replicas, step::Step, tlb,
 };
 
 /// What a user may ask of an experiment.
@@ -103,6 +103,22 @@ pub const EXPERIMENTS: &[Experiment] = &[
         steps: attention_prefill::STEPS,
         profiled: &["--sizes", "4096", "--rounds", "1"],
         run: attention_prefill::run,
+    },
+    Experiment {
+        name: "quant",
+        about: "weights of four bits against bf16, by batch",
+        needs: Needs::Card,
+        steps: quant::STEPS,
+        profiled: &["--sizes", "1,16", "--rounds", "1"],
+        run: quant::run,
+    },
+    Experiment {
+        name: "replicas",
+        about: "replicas of a small model on one card against a larger batch",
+        needs: Needs::Card,
+        steps: replicas::STEPS,
+        profiled: &["--quick"],
+        run: replicas::run,
     },
     Experiment {
         name: "cache",

@@ -30,7 +30,9 @@ mod outcome;
 mod plot;
 mod profiler;
 mod program;
+mod quant;
 mod quant_llama;
+mod replicas;
 mod step;
 mod tlb;
 

@@ -1,0 +1,166 @@
+//! The ladder: its rungs for each format, and where their sources are.
+
+use super::weights::Format;
+use crate::step::{File, Step};
+
+pub const INT4_FILE: File = File {
+    path: "crates/lab/kernels/quant.cu",
+    text: include_str!("../../kernels/quant.cu"),
+};
+pub const Q4K_FILE: File = File {
+    path: "crates/lab/kernels/quant_q4k.cu",
+    text: include_str!("../../kernels/quant_q4k.cu"),
+};
+pub const PRODUCT_FILE: File = File {
+    path: "crates/lab/kernels/quant_product.cu",
+    text: include_str!("../../kernels/quant_product.cu"),
+};
+
+/// What a ladder of one format has, from the bottom up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    Naive,
+    Gemv,
+    /// Tensor cores.
+    Mma,
+    /// The same, started early.
+    Early,
+    Wgmma,
+    Best,
+}
+
+pub const RUNGS: [Rung; 6] = [
+    Rung::Naive,
+    Rung::Gemv,
+    Rung::Mma,
+    Rung::Early,
+    Rung::Wgmma,
+    Rung::Best,
+];
+
+const fn step(
+    name: &'static str,
+    about: &'static str,
+    file: File,
+    function: &'static str,
+    defines: &'static [&'static str],
+    claims: &'static [&'static str],
+) -> Step {
+    Step {
+        name,
+        about,
+        file,
+        function,
+        defines,
+        claims,
+    }
+}
+
+const MMA_ABOUT: &str = "Tensor cores with weights as the operand A, packed so that 16 bytes are what a lane needs; bulk copies fill a ring; every multiprocessor gets the same number of units: memory should be the limit up to batch 16.";
+const EARLY_ABOUT: &str = "The same, but the next kernel starts while this one ends and fills its ring with weights: what remains of a launch should vanish.";
+const WGMMA_ABOUT: &str = "wgmma with A from registers: no inputs pass through registers, weights are unpacked while tensor cores work: better from batch 32 on.";
+const BEST_ABOUT: &str = "The fastest of these for this batch, by a fixed table.";
+
+/// In the order of `RUNGS`, first INT4.
+pub const STEPS: &[Step] = &[
+    step(
+        "int4-naive",
+        "One warp a row, four bytes a load, every weight converted alone, tokens one after the other.",
+        INT4_FILE,
+        "int4_naive",
+        &[],
+        &["LDG.E"],
+    ),
+    step(
+        "int4-gemv",
+        "16 bytes a load, two weights converted by one logical instruction, inputs shared by two rows and all tokens: arithmetic should no longer hold it up at batch 1.",
+        INT4_FILE,
+        "int4_gemv",
+        &["TOKENS=1"],
+        &["LDG.E.128", "LOP3"],
+    ),
+    step(
+        "int4-mma",
+        MMA_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=4", "TOKENS=8"],
+        &["HMMA.16816", "UBLKCP", "UTMALDG", "LDSM"],
+    ),
+    step(
+        "int4-early",
+        EARLY_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=4", "TOKENS=8"],
+        &["HMMA.16816", "ACQBULK"],
+    ),
+    step(
+        "int4-wgmma",
+        WGMMA_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=4", "TOKENS=64", "WGMMA=1", "STAGES=4"],
+        &["HGMMA.64x64x16", "UBLKCP", "UTMALDG"],
+    ),
+    step(
+        "int4-best",
+        BEST_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=4", "TOKENS=8"],
+        &[],
+    ),
+    step(
+        "q4k-naive",
+        "As int4-naive; scales of six bits are decoded for each word again.",
+        Q4K_FILE,
+        "q4k_naive",
+        &[],
+        &["LDG.E"],
+    ),
+    step(
+        "q4k-gemv",
+        "16 bytes a load are one block of 32: its scale and minimum are decoded once.",
+        Q4K_FILE,
+        "q4k_gemv",
+        &["TOKENS=1"],
+        &["LDG.E.128", "LOP3"],
+    ),
+    step(
+        "q4k-mma",
+        MMA_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=5", "TOKENS=8"],
+        &["HMMA.16816", "UBLKCP", "UTMALDG", "LDSM"],
+    ),
+    step(
+        "q4k-early",
+        EARLY_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=5", "TOKENS=8"],
+        &["HMMA.16816", "ACQBULK"],
+    ),
+    step(
+        "q4k-wgmma",
+        WGMMA_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=5", "TOKENS=64", "WGMMA=1", "STAGES=4"],
+        &["HGMMA.64x64x16", "UBLKCP", "UTMALDG"],
+    ),
+    step(
+        "q4k-best",
+        BEST_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=5", "TOKENS=8"],
+        &[],
+    ),
+];
+
+pub fn step_of(format: Format, rung: Rung) -> &'static Step {
+    &STEPS[format as usize * RUNGS.len() + rung as usize]
+}
