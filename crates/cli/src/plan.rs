@@ -252,7 +252,8 @@ fn too_little(answer: &Answer, args: &Args, question: &Question<'_>) -> Option<S
         HumanBytes(feed::MARGIN_BYTES),
         planning::advice(
             &planning::savings(question.model, (context, SHORT_CONTEXT), batch.min(context)),
-            question.least_budget()
+            question.least_budget(),
+            question.budget_bytes
         )
     ))
 }

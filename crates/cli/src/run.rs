@@ -307,7 +307,7 @@ impl Asked<'_> {
     fn advice(&self, question: &Question<'_>) -> String {
         let context = (self.context(), self.needed_context());
         let savings = planning::savings(question.model, context, self.micro_batch());
-        planning::advice(&savings, question.least_budget())
+        planning::advice(&savings, question.least_budget(), question.budget_bytes)
     }
 }
 

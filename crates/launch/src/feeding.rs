@@ -301,7 +301,12 @@ fn settings(
         method: props.method.unwrap_or(Method::IoUringDirect),
         plan: plan.map(|plan| plan.named_choice()),
         faults: props.faults.clone(),
-        advice: Some(needs::advice(&props.program, model, strategies)),
+        advice: Some(needs::advice(
+            &props.program,
+            model,
+            strategies,
+            budget_bytes,
+        )),
         is_quiet: props.quiet,
     })
 }

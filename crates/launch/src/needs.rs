@@ -44,14 +44,19 @@ fn asked(program: &[OsString]) -> (u64, u64) {
 }
 
 /// What would leave more memory for weights, by the program's own flags where it has them.
-pub fn advice(program: &[OsString], model: Option<&Model>, strategies: Strategies) -> String {
+pub fn advice(
+    program: &[OsString],
+    model: Option<&Model>,
+    strategies: Strategies,
+    budget_bytes: u64,
+) -> String {
     let (context, batch) = asked(program);
     match model {
         Some(model) => {
             let other = Other::new(model, GgmlType::F16, context, batch).bytes();
             let least = planning::least_budget(&plan::weights_of(model), strategies, other);
             let savings = planning::savings(model, (context, SHORT_CONTEXT), batch);
-            planning::advice(&savings, least)
+            planning::advice(&savings, least, budget_bytes)
         }
         None => "a smaller context and batch (llama.cpp: --ctx-size, --ubatch-size), or more \
                  --memory"
@@ -83,7 +88,7 @@ pub fn lack_of_memory(program: &[OsString], usage: Option<&Usage>) -> Option<Str
                 HumanBytes(other.cache_bytes),
                 HumanBytes(other.buffer_bytes),
                 HumanBytes(planning::PROGRAM_BYTES),
-                planning::advice(&[], Some(needed))
+                planning::advice(&[], Some(needed), usage.limit_bytes)
             ));
             let savings = planning::savings(&model, (context, SHORT_CONTEXT), batch);
             if !savings.is_empty() {

@@ -175,10 +175,11 @@ const SMALL_BATCH_TOKENS: u64 = 32;
 /// Savings below this are not worth a word.
 const MIN_SAVING_BYTES: u64 = 4 << 20;
 
-/// What would leave more memory for weights: flags, and the memory that is enough for all of
-/// them.
-pub fn advice(savings: &[String], least_budget: Option<u64>) -> String {
-    let memory = match least_budget {
+/// What would leave more memory for weights than `budget_bytes` did: flags, and the memory that
+/// is enough for all of them, as far as that is known. A program that asks for more than was
+/// thought leaves too little of a budget that should have been enough.
+pub fn advice(savings: &[String], least_budget: Option<u64>, budget_bytes: u64) -> String {
+    let memory = match least_budget.filter(|&least| least > budget_bytes) {
         Some(bytes) => format!("--memory {}M", bytes.div_ceil(1 << 20)),
         None => "more --memory".to_owned(),
     };
@@ -285,4 +286,19 @@ pub fn disk_rate_during(file: &Path, time: Duration) -> Result<f64, CeilingError
     let measured = disk::measure(file, options, &mut |_| {})?;
     let seconds = measured.elapsed_nanos as f64 / 1e9;
     Ok(measured.bytes_read as f64 / seconds.max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_give_less_than_was_too_little() {
+        let mib = 1 << 20;
+        assert_eq!(advice(&[], Some(400 * mib), 260 * mib), "--memory 400M");
+        assert_eq!(advice(&[], Some(181 * mib), 192 * mib), "more --memory");
+        let savings = ["--ubatch-size 32 frees about 9 MiB".to_owned()];
+        let said = advice(&savings, None, 0);
+        assert_eq!(said, format!("{}, or more --memory", savings[0]));
+    }
 }
