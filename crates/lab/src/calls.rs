@@ -162,16 +162,12 @@ impl Generator {
         })
     }
 
-    fn command(&self, before: &[&str], tokens: u32) -> Command {
+    fn command(&self, before: &[String], tokens: u32) -> Command {
         let words = self
             .words
             .iter()
             .map(|word| word.replace(TOKENS, &tokens.to_string()));
-        let words: Vec<String> = before
-            .iter()
-            .map(|word| (*word).to_owned())
-            .chain(words)
-            .collect();
+        let words: Vec<String> = before.iter().cloned().chain(words).collect();
         let mut command = Command::new(&words[0]);
         command
             .args(&words[1..])
@@ -181,7 +177,7 @@ impl Generator {
         command
     }
 
-    fn seconds(&self, before: &[&str], tokens: u32) -> anyhow::Result<f64> {
+    fn seconds(&self, before: &[String], tokens: u32) -> anyhow::Result<f64> {
         let begin = Instant::now();
         let status = self
             .command(before, tokens)
@@ -226,31 +222,30 @@ impl Counter {
         )
     }
 
+    /// What stands in front of a command that is counted; the counts go to `out`.
+    fn words(self, out: &Path) -> Vec<String> {
+        let out = out.to_string_lossy();
+        let events = EVENTS.join(",");
+        let words: &[&str] = match self {
+            Counter::Tracepoints => {
+                let calls = "syscalls:sys_enter_*";
+                &[
+                    "perf", "stat", "-x,", "-o", &out, "-e", calls, "-e", &events, "--",
+                ]
+            }
+            Counter::Strace => &["strace", "-f", "-c", "-o", &out],
+        };
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
     fn count(self, generator: &Generator, tokens: u32, folder: &Path) -> anyhow::Result<Counts> {
         let path = folder.join("counts");
-        let out = path.to_string_lossy().into_owned();
-        match self {
-            Counter::Tracepoints => {
-                let perf = [
-                    "perf",
-                    "stat",
-                    "-x,",
-                    "-o",
-                    &out,
-                    "-e",
-                    "syscalls:sys_enter_*",
-                    "-e",
-                    "context-switches,cpu-migrations,minor-faults,major-faults",
-                    "--",
-                ];
-                generator.seconds(&perf, tokens)?;
-                Ok(of_perf(&std::fs::read_to_string(&path)?))
-            }
-            Counter::Strace => {
-                generator.seconds(&["strace", "-f", "-c", "-o", &out], tokens)?;
-                Ok(of_strace(&std::fs::read_to_string(&path)?))
-            }
-        }
+        generator.seconds(&self.words(&path), tokens)?;
+        let text = std::fs::read_to_string(&path)?;
+        Ok(match self {
+            Counter::Tracepoints => of_perf(&text),
+            Counter::Strace => of_strace(&text),
+        })
     }
 }
 
@@ -365,18 +360,6 @@ fn cost_note(
     rounds: usize,
     out: &Path,
 ) -> anyhow::Result<String> {
-    let out = out.to_string_lossy().into_owned();
-    let perf = [
-        "perf",
-        "stat",
-        "-x,",
-        "-o",
-        &out,
-        "-e",
-        "syscalls:sys_enter_*",
-        "--",
-    ];
-    let strace = ["strace", "-f", "-c", "-o", &out];
     let has_strace = Counter::Strace == counter
         || Command::new("strace")
             .arg("-V")
@@ -384,14 +367,14 @@ fn cost_note(
             .stderr(Stdio::null())
             .status()
             .is_ok();
-    let mut ways: Vec<(&str, &[&str])> = vec![("alone", &[])];
+    let mut ways = vec![("alone", Vec::new())];
     if counter == Counter::Tracepoints {
-        ways.push(("tracepoints", &perf));
+        ways.push(("tracepoints", counter.words(out)));
     }
     if has_strace {
-        ways.push(("strace", &strace));
+        ways.push(("strace", Counter::Strace.words(out)));
     }
-    let times = in_turns(ways.len(), rounds, |i| generator.seconds(ways[i].1, MORE))?;
+    let times = in_turns(ways.len(), rounds, |i| generator.seconds(&ways[i].1, MORE))?;
     let alone = Spread::of(&times[0]).median;
     let costs = ways.iter().zip(&times).skip(1).map(|((name, _), times)| {
         format!(

@@ -154,23 +154,48 @@ const ODD_SHAPES: &[(usize, usize, usize)] = &[
     (129, 257, 72),
 ];
 
+/// What both experiments with products in bf16 work with.
+struct Setup {
+    card: Card,
+    inputs: Inputs,
+    loaded: Vec<Loaded>,
+    reference: Reference,
+}
+
+impl Setup {
+    /// With those of `steps` that are wanted; all of them are right at odd shapes.
+    fn new(request: &Request, steps: &'static [Step]) -> anyhow::Result<Setup> {
+        let card = Card::open()?;
+        ensure!(
+            card.is_hopper(),
+            "these kernels are for Hopper (H100, H200), and this is {}",
+            card.about().name
+        );
+        let inputs = Inputs::new(&card)?;
+        let kernels = Kernels::new(&card);
+        let wanted = steps.iter().filter(|step| request.wants(step.name));
+        let loaded: Vec<Loaded> = wanted
+            .map(|step| kernels.load(step))
+            .collect::<anyhow::Result<_>>()?;
+        check_odd_shapes(&card, &inputs, &loaded, request.seed)?;
+        let reference = Reference::open(&card)?;
+        Ok(Setup {
+            card,
+            inputs,
+            loaded,
+            reference,
+        })
+    }
+}
+
 /// The answer to: how fast, at which size?
 pub fn run(request: &Request) -> anyhow::Result<Outcome> {
-    let card = Card::open()?;
-    ensure!(
-        card.is_hopper(),
-        "these kernels are for Hopper (H100, H200), and this is {}",
-        card.about().name
-    );
-    let inputs = Inputs::new(&card)?;
-    let kernels = Kernels::new(&card);
-    let wanted = STEPS.iter().filter(|step| request.wants(step.name));
-    let loaded: Vec<Loaded> = wanted
-        .map(|step| kernels.load(step))
-        .collect::<anyhow::Result<_>>()?;
-    check_odd_shapes(&card, &inputs, &loaded, request.seed)?;
-
-    let reference = Reference::open(&card)?;
+    let Setup {
+        card,
+        inputs,
+        loaded,
+        reference,
+    } = Setup::new(request, STEPS)?;
     let mut outcome = Outcome::new(
         "gemm-bf16",
         "How near does a kernel of one's own come to cuBLAS in bf16, and which step brings how much?",

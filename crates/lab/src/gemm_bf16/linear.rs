@@ -1,19 +1,10 @@
 //! Few rows and many weights, as a language model multiplies its tokens: the weights have to be
 //! read, whatever else happens.
 
-use anyhow::ensure;
-
-use super::{
-    HOPPER, VENDOR, check_odd_shapes,
-    kernels::{Kernels, Loaded},
-    parts_of,
-    problem::Problem,
-    reference::Reference,
-};
+use super::{HOPPER, Setup, VENDOR, kernels::Loaded, parts_of, problem::Problem};
 use crate::{
     cuda::Card,
     experiments::Request,
-    inputs::Inputs,
     measure::{self, Spread},
     outcome::{Outcome, Row},
     step::Step,
@@ -197,27 +188,13 @@ const COPIES: usize = 3;
 
 /// The answer to: how fast for so many tokens?
 pub fn run(request: &Request) -> anyhow::Result<Outcome> {
-    let card = Card::open()?;
-    ensure!(
-        card.is_hopper(),
-        "these kernels are for Hopper (H100, H200), and this is {}",
-        card.about().name
-    );
-    let inputs = Inputs::new(&card)?;
-    let kernels = Kernels::new(&card);
-    let wanted = STEPS.iter().filter(|step| request.wants(step.name));
-    let loaded: Vec<Loaded> = wanted
-        .map(|step| kernels.load(step))
-        .collect::<anyhow::Result<_>>()?;
-    check_odd_shapes(&card, &inputs, &loaded, request.seed)?;
-
-    let reference = Reference::open(&card)?;
+    let setup = Setup::new(request, STEPS)?;
     let mut outcome = Outcome::new(
         "linear-bf16",
         "How fast are weights multiplied by few tokens, and when do they stop being all that counts?",
         "tokens",
         "TFLOP/s",
-        Some(card.about()),
+        Some(setup.card.about()),
         request.seed,
     );
     let counts = request.sizes_or(&[1, 8, 16, 32, 64, 128, 256, 512], &[1, 64, 300]);
@@ -227,15 +204,7 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
     };
     for &(n, k) in weights {
         for &m in &counts {
-            one(
-                &card,
-                &inputs,
-                &loaded,
-                &reference,
-                (m, n, k),
-                request,
-                &mut outcome,
-            )?;
+            one(&setup, (m, n, k), request, &mut outcome)?;
         }
     }
     Ok(outcome)
@@ -243,14 +212,17 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
 
 /// One number of tokens.
 fn one(
-    card: &Card,
-    inputs: &Inputs,
-    loaded: &[Loaded],
-    reference: &Reference,
+    setup: &Setup,
     (m, n, k): (usize, usize, usize),
     request: &Request,
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
+    let Setup {
+        card,
+        inputs,
+        loaded,
+        reference,
+    } = setup;
     let problem = Problem::new(inputs, (m, n, k), COPIES, request.seed)?;
     let choice = reference.choose(&problem, (TIMED_MS, TIMED_MS))?;
     let expected = problem.expected();
