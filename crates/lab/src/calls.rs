@@ -2,8 +2,8 @@
 //! faults of programs that generate text, on the processor or on a card, side by side.
 //!
 //! Each program is run with few and with more tokens; the difference is what the tokens cost,
-//! without the loading. Calls are counted by the kernel's tracepoints (`perf stat`), which
-//! stop nothing; what `strace` would have cost is measured beside.
+//! without the loading. Calls are counted by the kernel's tracepoints (`perf trace`), which stop
+//! nothing; what that and `strace` cost is measured beside.
 
 use std::{
     collections::BTreeMap,
@@ -204,61 +204,110 @@ enum Counter {
     Strace,
 }
 
+/// The words in front of a command, `{out}` being a file.
+type Words = &'static [&'static str];
+
+const TRACE: Words = &["perf", "trace", "-s", "-o", "{out}", "--"];
+const STRACE: Words = &["strace", "-f", "-c", "-o", "{out}"];
+/// Switches and faults.
+const STAT: Words = &[
+    "perf",
+    "stat",
+    "-x,",
+    "-o",
+    "{out}",
+    "-e",
+    "cs,migrations,minor-faults,major-faults",
+    "--",
+];
+/// All calls as one number: what a tracepoint costs by itself.
+const COUNT: Words = &[
+    "perf",
+    "stat",
+    "-x,",
+    "-o",
+    "{out}",
+    "-e",
+    "raw_syscalls:sys_enter",
+    "--",
+];
+
+fn with_file(words: Words, out: &Path) -> Vec<String> {
+    let out = out.to_string_lossy();
+    words
+        .iter()
+        .map(|word| word.replace("{out}", &out))
+        .collect()
+}
+
 impl Counter {
     fn find(folder: &Path) -> anyhow::Result<Counter> {
         let generator = Generator {
             name: "true".into(),
             words: vec!["true".into()],
         };
-        let tracepoints = Counter::Tracepoints.count(&generator, 1, folder);
-        if tracepoints.is_ok_and(|counts| counts.keys().any(|name| kind_of(name) != "other")) {
-            return Ok(Counter::Tracepoints);
-        }
-        if Counter::Strace.count(&generator, 1, folder).is_ok() {
-            return Ok(Counter::Strace);
-        }
-        bail!(
-            "calls cannot be counted: `perf stat -e 'syscalls:*'` needs root and linux-perf, and there is no strace either (apt install linux-perf strace)"
-        )
-    }
-
-    /// What stands in front of a command that is counted; the counts go to `out`.
-    fn words(self, out: &Path) -> Vec<String> {
-        let out = out.to_string_lossy();
-        let events = EVENTS.join(",");
-        let words: &[&str] = match self {
-            Counter::Tracepoints => {
-                let calls = "syscalls:sys_enter_*";
-                &[
-                    "perf", "stat", "-x,", "-o", &out, "-e", calls, "-e", &events, "--",
-                ]
-            }
-            Counter::Strace => &["strace", "-f", "-c", "-o", &out],
+        let is_counting = |counter: Counter| {
+            counter
+                .count(&generator, 1, folder)
+                .is_ok_and(|counts| counts.contains_key("mmap"))
         };
-        words.iter().map(|word| (*word).to_owned()).collect()
+        match [Counter::Tracepoints, Counter::Strace]
+            .into_iter()
+            .find(|counter| is_counting(*counter))
+        {
+            Some(counter) => Ok(counter),
+            None => bail!(
+                "calls cannot be counted: `perf trace` needs root and linux-perf, and there is no strace either (apt install linux-perf strace)"
+            ),
+        }
     }
 
     fn count(self, generator: &Generator, tokens: u32, folder: &Path) -> anyhow::Result<Counts> {
         let path = folder.join("counts");
-        generator.seconds(&self.words(&path), tokens)?;
-        let text = std::fs::read_to_string(&path)?;
+        let counted = |words: Words| -> anyhow::Result<String> {
+            generator.seconds(&with_file(words, &path), tokens)?;
+            Ok(std::fs::read_to_string(&path)?)
+        };
         Ok(match self {
-            Counter::Tracepoints => of_perf(&text),
-            Counter::Strace => of_strace(&text),
+            Counter::Tracepoints => {
+                let mut counts = of_trace(&counted(TRACE)?);
+                counts.extend(of_stat(&counted(STAT)?));
+                counts
+            }
+            Counter::Strace => of_strace(&counted(STRACE)?),
         })
     }
 }
 
-/// `30,,syscalls:sys_enter_mmap,…`.
-fn of_perf(text: &str) -> Counts {
+/// `6,,context-switches,…`.
+fn of_stat(text: &str) -> Counts {
     let rows = text.lines().filter_map(|line| {
         let mut fields = line.split(',');
         let count: f64 = fields.next()?.parse().ok()?;
         let name = fields.nth(1)?;
-        let name = name.trim_start_matches("syscalls:sys_enter_");
-        Some((name.to_owned(), count)).filter(|_| count > 0.0)
+        let known = EVENTS
+            .iter()
+            .find(|(short, name_of)| [*short, *name_of].contains(&name))?;
+        Some((known.1.to_owned(), count))
     });
     rows.collect()
+}
+
+/// `   futex              11050      0   145.596     0.010     0.013     1.194      0.88%`, in a
+/// table for each thread.
+fn of_trace(text: &str) -> Counts {
+    let mut counts = Counts::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [name, calls, .., share] = words[..]
+            && words.len() == 8
+            && share.ends_with('%')
+            && let Ok(calls) = calls.parse::<f64>()
+        {
+            *counts.entry(name.to_owned()).or_default() += calls;
+        }
+    }
+    counts
 }
 
 /// `  0.00    0.000000           0         4         1 openat`.
@@ -273,12 +322,12 @@ fn of_strace(text: &str) -> Counts {
     rows.collect()
 }
 
-/// Not calls: what the kernel did by itself.
-const EVENTS: &[&str] = &[
-    "context-switches",
-    "cpu-migrations",
-    "minor-faults",
-    "major-faults",
+/// Not calls: what the kernel did by itself, as `perf` takes and names it.
+const EVENTS: &[(&str, &str)] = &[
+    ("cs", "context-switches"),
+    ("migrations", "cpu-migrations"),
+    ("minor-faults", "minor-faults"),
+    ("major-faults", "major-faults"),
 ];
 
 /// Events of a token, by kind.
@@ -287,11 +336,8 @@ fn by_kind(few: &Counts, more: &Counts) -> BTreeMap<&'static str, f64> {
     let names: std::collections::BTreeSet<&String> = few.keys().chain(more.keys()).collect();
     for name in names {
         let count = |counts: &Counts| counts.get(name).copied().unwrap_or(0.0);
-        let kind = EVENTS
-            .iter()
-            .find(|event| *event == name)
-            .copied()
-            .unwrap_or_else(|| kind_of(name));
+        let event = EVENTS.iter().find(|(_, event)| event == name);
+        let kind = event.map_or_else(|| kind_of(name), |(_, event)| event);
         *kinds.entry(kind).or_default() += (count(more) - count(few)) / f64::from(MORE - FEW);
     }
     kinds
@@ -367,24 +413,27 @@ fn cost_note(
             .stderr(Stdio::null())
             .status()
             .is_ok();
-    let mut ways = vec![("alone", Vec::new())];
+    let mut ways: Vec<(&str, Words)> = vec![("alone", &[])];
     if counter == Counter::Tracepoints {
-        ways.push(("tracepoints", counter.words(out)));
+        ways.extend([("a tracepoint that counts", COUNT), ("perf trace", TRACE)]);
     }
     if has_strace {
-        ways.push(("strace", Counter::Strace.words(out)));
+        ways.push(("strace", STRACE));
     }
-    let times = in_turns(ways.len(), rounds, |i| generator.seconds(&ways[i].1, MORE))?;
-    let alone = Spread::of(&times[0]).median;
-    let costs = ways.iter().zip(&times).skip(1).map(|((name, _), times)| {
-        format!(
-            "{name} {:+.1} %",
-            100.0 * (Spread::of(times).median / alone - 1.0)
-        )
-    });
+    // What the tokens take, without the start of the program and of who counts.
+    let times = in_turns(ways.len(), rounds, |i| {
+        let before = with_file(ways[i].1, out);
+        let seconds = generator.seconds(&before, MORE)? - generator.seconds(&before, FEW)?;
+        Ok(seconds / f64::from(MORE - FEW) * 1e6)
+    })?;
+    let microseconds = |times: &[f64]| Spread::of(times).median;
+    let costs = ways
+        .iter()
+        .zip(&times)
+        .map(|((name, _), times)| format!("{name} {:.0}", microseconds(times)));
     let costs: Vec<String> = costs.collect();
     Ok(format!(
-        "{}: {alone:.2} s for {MORE} tokens with loading; counted by {}.",
+        "{}: µs a token: {}.",
         generator.name,
         costs.join(", ")
     ))
@@ -411,12 +460,13 @@ mod tests {
 
     #[test]
     fn what_loading_costs_is_taken_away() {
-        let few = of_perf(
-            "# started\n\n100,,syscalls:sys_enter_mmap,1,100.00,,\n16,,syscalls:sys_enter_futex,1,100.00,,\n5,,minor-faults,1,100.00,,\n0,,syscalls:sys_enter_read,1,,\n",
+        let few = Counts::from([("mmap".into(), 100.0), ("futex".into(), 16.0)]);
+        let mut more = of_trace(
+            "\n Summary of events:\n\n x (1), 288 events, 60.0%\n\n   syscall            calls  errors  total       min       avg       max       stddev\n   --------------- --------  ------ -------- --------- --------- ---------     ------\n   mmap                 100      0     1.603     0.018     0.053     0.839     50.76%\n   futex                140      0   145.596     0.010     0.013     1.194      0.88%\n\n y (2), 8 events, 1.0%\n\n   futex                  4      0     0.596     0.010     0.013     1.194      0.88%\n",
         );
-        let more = of_perf(
-            "100,,syscalls:sys_enter_mmap,1,100.00,,\n144,,syscalls:sys_enter_futex,1,100.00,,\n37,,minor-faults,1,100.00,,\n",
-        );
+        let stat = of_stat("# started on Mon\n\n32,,minor-faults,9,100.00,,\n6,,cs,9,100.00,,\n");
+        assert_eq!(stat["context-switches"], 6.0);
+        more.extend(stat);
         let kinds = by_kind(&few, &more);
         assert_eq!(kinds["memory"], 0.0);
         assert_eq!(kinds["waiting for threads"], 2.0);

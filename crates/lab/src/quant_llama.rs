@@ -69,24 +69,26 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// Up to which batch a type is faster than the reference.
+/// At which batches a type is faster than the reference, and at which not.
 fn advantage(outcome: &Outcome, ty: &str) -> Option<String> {
     let rows = outcome.rows.iter().filter(|row| row.step == ty);
     let ratios: Vec<(f64, f64)> = rows
         .filter_map(|row| Some((row.x, row.against.as_ref()?.ratio.median)))
         .collect();
     let &(first, best) = ratios.first()?;
-    let end = ratios.iter().find(|(_, ratio)| *ratio < 1.0);
-    Some(match end {
-        Some((batch, _)) => format!(
-            "{ty} is {best:.1} times as fast as {} at batch {first:.0}; from batch {batch:.0} on it is slower: unpacking costs more than the bytes that it saves.",
-            TYPES[0]
-        ),
-        None => format!(
-            "{ty} is {best:.1} times as fast as {} at batch {first:.0}, and not slower at any batch that was tried.",
-            TYPES[0]
-        ),
-    })
+    let slower = ratios.iter().filter(|(_, ratio)| *ratio < 1.0);
+    let slower: Vec<String> = slower.map(|(batch, _)| format!("{batch:.0}")).collect();
+    let reference = TYPES[0];
+    Some(format!(
+        "{ty} is {best:.1} times as fast as {reference} at batch {first:.0}{}.",
+        match slower.is_empty() {
+            true => ", and not slower at any batch that was tried".to_owned(),
+            false => format!(
+                ", and slower at {}: there unpacking costs more than the bytes that it saves",
+                slower.join(", ")
+            ),
+        }
+    ))
 }
 
 /// Milliseconds of matrix products of a pass: the median over a recorded run.
@@ -145,7 +147,7 @@ mod tests {
         }
         let said = advantage(&outcome, "q4_K").unwrap();
         assert!(
-            said.contains("3.0 times") && said.contains("from batch 32 on"),
+            said.contains("3.0 times") && said.contains("slower at 32"),
             "{said}"
         );
         assert!(advantage(&outcome, "q8_0").is_none());
