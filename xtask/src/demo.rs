@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the main job on the built-in models, start to end.
 
 use crate::compile::{self, With};
-use crate::house::{House, WITHOUT_SQL};
+use crate::house::{House, WITHOUT_OTHER_PROGRAMS};
 use crate::install::{For, install};
 use crate::step::{Outcome, Step};
 
@@ -35,7 +35,7 @@ pub fn steps() -> Vec<Step> {
             "build",
             "tensorscope and llama.cpp (minutes the first time, on two cores)",
             "read the first error above; if it is CMake's or bindgen's, the lines before it name the missing package",
-            |house| compile::workspace(house, WITHOUT_SQL, With::Programs),
+            |house| compile::workspace(house, WITHOUT_OTHER_PROGRAMS, With::Programs),
         ),
         show(
             "dense model",

@@ -4,8 +4,8 @@
 //! and `--workspace`. Both matter: another profile, or another selection of
 //! packages (whose unified features may differ), gives the build script of
 //! llama-cpp-sys-2 another hash and compiles llama.cpp a second time. See
-//! docs/decisions/0001-one-build-profile.md. The one other selection is all but
-//! SQL ([`WITHOUT_SQL`]), for whoever waits for a first result.
+//! docs/decisions/0001-one-build-profile.md. The one other selection is
+//! [`WITHOUT_OTHER_PROGRAMS`], for whoever waits for a first result.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,16 @@ use crate::step::{Outcome, say};
 /// Everything but the program that knows DataFusion, which takes longer to compile
 /// than all the rest (docs/decisions/0008-two-programs.md).
 pub const WITHOUT_SQL: &[&str] = &["--exclude", "tensorscope-sql", "--exclude", "store"];
+
+/// What somebody who waits for a first result does without: SQL, and the experiments.
+pub const WITHOUT_OTHER_PROGRAMS: &[&str] = &[
+    "--exclude",
+    "tensorscope-sql",
+    "--exclude",
+    "store",
+    "--exclude",
+    "tensorscope-lab",
+];
 
 /// What compiles our own crates; what others wrote is compiled the same either way.
 enum Compiler {
