@@ -366,6 +366,8 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
     );
     let rounds = request.rounds.min(if request.is_quick { 1 } else { 5 });
     for (number, generator) in generators.iter().enumerate() {
+        // Alone first: what is wrong with it is said by itself, not by who counts.
+        generator.seconds(&[], FEW)?;
         let mut rows: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
         for _ in 0..rounds {
             let few = counter.count(generator, FEW, folder.path())?;

@@ -129,7 +129,7 @@ impl Outcome {
             experiment: experiment.to_owned(),
             question: question.to_owned(),
             machine: Machine::here(card),
-            command: format!("tensorscope lab {}", words.join(" ")),
+            command: format!("tensorscope {}", words.join(" ")),
             unix_seconds: now.map_or(0, |now| now.as_secs()),
             seed,
             x_name: x_name.to_owned(),

@@ -62,6 +62,11 @@ fn an_experiment_writes_numbers_a_table_and_pictures() {
     let found: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(found["experiment"], "gemm-cpu");
     assert_eq!(found["seed"], 7);
+    let command = found["command"].as_str().unwrap();
+    assert!(
+        command.starts_with("tensorscope lab gemm-cpu --quick"),
+        "{command}"
+    );
     let rows = found["rows"].as_array().unwrap();
     assert!(rows.len() > 4);
     for row in rows {
@@ -99,6 +104,10 @@ fn what_is_missing_or_wrong_is_one_line_and_exit_code_2() {
         (vec!["gemm-cpu", "--sizes", "0"], "from 1 to 65536"),
         (vec!["--draw", "Cargo.toml"], "no results of the lab"),
         (vec!["calls", "--program", "x=true"], "{tokens}"),
+        (
+            vec!["calls", "--program", "x=/no/such {tokens}"],
+            "/no/such: No such file",
+        ),
     ];
     if !has_card() {
         cases.push((vec!["gemm-f32", "--quick"], "an NVIDIA card is needed"));
