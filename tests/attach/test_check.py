@@ -4,6 +4,8 @@
 """
 
 import argparse
+import contextlib
+import io
 import os
 import pathlib
 import signal
@@ -24,6 +26,11 @@ class DeathsBeforeWeAreLoaded(unittest.TestCase):
             cases.clear()
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
+        # Who looks for a failure in the log of all tests must not find these.
+        self.printed = io.StringIO()
+        silence = contextlib.redirect_stdout(self.printed)
+        silence.__enter__()
+        self.addCleanup(silence.__exit__, None, None, None)
 
     def compare(self, command, is_prebuilt):
         folder = pathlib.Path(self.folder.name)
@@ -37,6 +44,7 @@ class DeathsBeforeWeAreLoaded(unittest.TestCase):
 
     def test_a_program_that_we_compiled_has_no_excuse(self):
         self.assertEqual(self.compare(DIES, is_prebuilt=False), ([], ["case"], []))
+        self.assertIn("FAILED case: it died with SIGILL", self.printed.getvalue())
 
     def test_a_bad_exit_is_a_failure_of_any_program(self):
         self.assertEqual(self.compare(LIVES_AND_FAILS, is_prebuilt=True), ([], ["case"], []))

@@ -60,7 +60,7 @@ export class Bench {
       console.log(`    ok    ${sentence}${noted} (${((performance.now() - begin) / 1000).toFixed(1)} s)`);
     } catch (error) {
       wrong = String(error?.message ?? error);
-      console.log(`    FAIL  ${sentence}\n${indent(wrong)}`);
+      console.log(`    FAILED ${sentence}\n${indent(wrong)}`);
       if (!(error instanceof assert.AssertionError)) console.log(indent(String(error?.stack ?? '')));
       for (const [at, page] of t.pages.entries()) {
         const path = join(this.folder, 'failed', `${sentence.replace(/[^a-z0-9]+/gi, '-').slice(0, 80)}-${at}.png`);

@@ -57,7 +57,7 @@ pub fn run_all(house: &House, command: &str, steps: &[Step]) -> bool {
             if !passed.is_empty() {
                 eprintln!("\nxtask: passed before: {}", passed.join(", "));
             }
-            eprintln!("xtask: step \"{}\" failed: {reason}", step.name);
+            eprintln!("xtask: FAILED: step \"{}\": {reason}", step.name);
             eprintln!("  what to do: {}", step.advice);
             return false;
         }
