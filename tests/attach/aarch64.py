@@ -32,7 +32,9 @@ BUNDLE = HERE / "node_modules/node-llama-cpp/llama/gitRelease.bundle"
 LARGER_PAGES = ["-cpu", "cortex-a57", "-p", "65536"]
 # Where Debian has AArch64's C library.
 SYSTEM_ROOT = "/usr/aarch64-linux-gnu"
-QEMU = ["qemu-aarch64", "-L", SYSTEM_ROOT]
+# Without cargo's list of folders, which are this machine's: where it has more than 300 letters
+# and pages are larger, AArch64's ld.so finds no library to preload.
+QEMU = ["qemu-aarch64", "-L", SYSTEM_ROOT, "-U", "LD_LIBRARY_PATH"]
 TOKENS = 6
 PROMPT = "To be, or not to be"
 
