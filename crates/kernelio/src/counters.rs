@@ -120,13 +120,15 @@ impl From<&libc::rusage> for Counters {
     }
 }
 
-/// What of page faults and block requests cannot be recorded here, and the command
+/// What of page faults, block requests and stacks cannot be recorded here, and the command
 /// that allows it. Empty for root on most machines.
 pub fn missing() -> Vec<Missing> {
-    [crate::faults::probe(), crate::block::probe()]
-        .into_iter()
-        .flatten()
-        .collect()
+    let probes = [
+        crate::faults::probe(),
+        crate::block::probe(),
+        crate::cpu::probe(),
+    ];
+    probes.into_iter().flatten().collect()
 }
 
 /// Minor and major faults, those of children waited for included. The name is in parentheses and may have any character,

@@ -20,12 +20,9 @@
 
 mod spaces;
 
-use std::fs;
-use std::io::{self, PipeReader, PipeWriter};
+use std::io;
 use std::os::fd::RawFd;
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 use support::proc;
@@ -35,7 +32,9 @@ use crate::discovery::{FileMapping, Known};
 use crate::error::{KernelError, Missing};
 use crate::kernel_log::Writer;
 use crate::kernel_log::faults::{Fault, FaultKind};
-use crate::perf::pump::{self, Sink, Timed};
+use crate::perf::events::Events;
+use crate::perf::pump::{Sink, Timed};
+use crate::perf::reader::RingReader;
 use crate::perf::ring::{Cursor, Record, Ring};
 use crate::perf::{self, Attributes, Event, flag, record, sample};
 use spaces::{Mapped, Spaces};
@@ -50,15 +49,7 @@ pub fn can_be_counted() -> io::Result<()> {
     Event::open(attributes, 0, None).map(drop)
 }
 
-/// Whose faults.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// All threads that this process has now, and what they start.
-    ThisProcess,
-    /// A child between fork and exec, from its exec on: see
-    /// [`launch::spawn_held`](crate::launch::spawn_held).
-    Child(u32),
-}
+pub use crate::perf::events::Target;
 
 /// The name of the thread that reads the events, and whose faults are not recorded.
 pub const READER: &str = "faults";
@@ -91,13 +82,15 @@ pub struct FaultSummary {
     pub lost: u64,
 }
 
+/// Kinds of events, by their place in the list that is opened.
+const MAJOR: usize = 0;
+const MINOR: usize = 1;
+
 /// Records until it is finished or dropped.
 #[derive(Debug)]
 pub struct FaultRecorder {
     events: Events,
-    /// Closing it ends the reader.
-    stop: PipeWriter,
-    reader: JoinHandle<Result<FaultSummary, KernelError>>,
+    reader: RingReader<FaultSink>,
     missing: Vec<Missing>,
 }
 
@@ -110,22 +103,20 @@ impl FaultRecorder {
         minor: MinorFaults,
     ) -> Result<FaultRecorder, KernelError> {
         let known = files.into();
-        let (stop_reader, stop) = io::pipe().map_err(KernelError::system("cannot make a pipe"))?;
-        let (hello, greeted) = mpsc::channel();
-        let (hand_over, work) = mpsc::channel();
-        let reader = std::thread::Builder::new()
-            .name(READER.to_owned())
-            .spawn(move || read(&stop_reader, &hello, &work))
-            .map_err(KernelError::system("cannot start a thread"))?;
-        // Until the events are open: a thread started later would inherit them.
-        let reader_tid = greeted.recv().unwrap_or(0);
-        let (events, scope) = Events::open(target, reader_tid, minor)?;
+        let reader = RingReader::start(READER)?;
+        let mut scope = None;
+        let kinds = kinds(minor);
+        let events = Events::open(target, reader.tid(), &kinds, |attributes, tid, cpu| {
+            let (event, less) = open_in_scope(attributes, tid, cpu)?;
+            scope = less.or(scope.take());
+            Ok(event)
+        })?;
         let mut sink = FaultSink {
             rings: events.map_rings()?,
-            descriptors: events.owners().iter().map(Event::descriptor).collect(),
+            descriptors: events.descriptors(),
             parser: Parser {
                 known,
-                major_ids: events.major_ids.clone(),
+                major_ids: events.ids(MAJOR)?,
             },
             spaces: Spaces::default(),
             // Not before, so that no log is left where nothing can be recorded.
@@ -140,11 +131,9 @@ impl FaultRecorder {
                 .map_err(KernelError::io(Path::new("/proc/self/maps"), "cannot read"))?;
             sink.spaces.read_maps(pid, &maps, &sink.parser.known);
         }
-        // Fails only when the reader has died, which `finish` reports.
-        let _ = hand_over.send(sink);
+        reader.begin(sink);
         Ok(FaultRecorder {
             events,
-            stop,
             reader,
             missing: scope.into_iter().collect(),
         })
@@ -157,29 +146,14 @@ impl FaultRecorder {
 
     /// Stops, and waits until everything is in the log.
     pub fn finish(self) -> Result<FaultSummary, KernelError> {
-        for event in self.events.all() {
-            event
-                .disable()
-                .map_err(KernelError::system("cannot stop counting page faults"))?;
-        }
-        drop(self.stop);
-        let summary = self.reader.join().map_err(|_| KernelError::System {
-            doing: "the reader of page faults",
-            cause: io::Error::other("died"),
-        })?;
-        let mut summary = summary?;
-        let count = |events: &[Event]| -> Result<u64, KernelError> {
-            let counts: io::Result<Vec<u64>> = events.iter().map(Event::count).collect();
-            Ok(counts
-                .map_err(KernelError::system(
-                    "cannot read how many page faults there were",
-                ))?
-                .iter()
-                .sum())
-        };
-        summary.kernel_major = count(&self.events.major)?;
-        summary.kernel_minor = count(&self.events.minor)?;
-        Ok(summary)
+        self.events.disable()?;
+        let ended = self.reader.finish()?;
+        Ok(FaultSummary {
+            reader_major: ended.major_faults,
+            kernel_major: self.events.count(MAJOR)?,
+            kernel_minor: self.events.count(MINOR)?,
+            ..ended.sink.summary
+        })
     }
 }
 
@@ -195,102 +169,23 @@ pub fn probe() -> Option<Missing> {
     open_in_scope(attributes, tid, cpu).map_or_else(Some, |(_, missing)| missing)
 }
 
-/// The events of one recording.
-#[derive(Debug)]
-struct Events {
-    /// For each task, one for each cpu.
-    major: Vec<Event>,
-    minor: Vec<Event>,
-    /// Sorted: there is one for each thread and cpu, and each fault is looked up.
-    major_ids: Vec<u64>,
-    cpus: usize,
-}
-
-impl Events {
-    fn open(
-        target: Target,
-        except_tid: u32,
-        minor: MinorFaults,
-    ) -> Result<(Events, Option<Missing>), KernelError> {
-        let cpus = perf::online_cpus().map_err(KernelError::system("cannot list the cpus"))?;
-        let (tids, start_flags) = match target {
-            Target::Child(pid) => (vec![pid], flag::DISABLED | flag::ENABLE_ON_EXEC),
-            Target::ThisProcess => (own_threads(except_tid)?, flag::DISABLED),
-        };
-        // What is mapped is reported on the cpu where it happens.
-        let sideband = flag::MMAP
-            | flag::MMAP2
-            | flag::MMAP_DATA
-            | flag::TASK
-            | flag::COMM
-            | flag::COMM_EXEC
-            | flag::SAMPLE_ID_ALL;
-        let mut events = Events {
-            major: Vec::new(),
-            minor: Vec::new(),
-            major_ids: Vec::new(),
-            cpus: cpus.len(),
-        };
-        let mut missing = None;
-        for tid in tids {
-            for cpu in &cpus {
-                let mut major = attributes(perf::PAGE_FAULTS_MAJ);
-                major.flags |= start_flags | sideband;
-                let (event, less) = match open_in_scope(major, tid, *cpu) {
-                    Ok(opened) => opened,
-                    // A thread may end between the list and here.
-                    Err(_) if target == Target::ThisProcess && !is_thread(tid) => break,
-                    Err(missing) => return Err(KernelError::Missing(missing)),
-                };
-                let failed = || KernelError::system("cannot set up page fault events");
-                events.major_ids.push(event.id().map_err(failed())?);
-                events.major.push(event);
-                if minor == MinorFaults::Recorded {
-                    let mut minor = attributes(perf::PAGE_FAULTS_MIN);
-                    minor.flags |= start_flags | flag::SAMPLE_ID_ALL;
-                    let (event, _) =
-                        open_in_scope(minor, tid, *cpu).map_err(KernelError::Missing)?;
-                    events.minor.push(event);
-                }
-                missing = less.or(missing);
-            }
-        }
-        events.major_ids.sort_unstable();
-        Ok((events, missing))
+/// What is opened. What is mapped is reported on the cpu where it happens.
+fn kinds(minor: MinorFaults) -> Vec<Attributes> {
+    let mut major = attributes(perf::PAGE_FAULTS_MAJ);
+    major.flags |= flag::MMAP
+        | flag::MMAP2
+        | flag::MMAP_DATA
+        | flag::TASK
+        | flag::COMM
+        | flag::COMM_EXEC
+        | flag::SAMPLE_ID_ALL;
+    let mut kinds = vec![major];
+    if minor == MinorFaults::Recorded {
+        let mut minor = attributes(perf::PAGE_FAULTS_MIN);
+        minor.flags |= flag::SAMPLE_ID_ALL;
+        kinds.push(minor);
     }
-
-    fn all(&self) -> impl Iterator<Item = &Event> {
-        self.major.iter().chain(&self.minor)
-    }
-
-    /// One event for each cpu, whose ring the others of that cpu write into, too.
-    fn owners(&self) -> &[Event] {
-        &self.major[..self.cpus.min(self.major.len())]
-    }
-
-    fn map_rings(&self) -> Result<Vec<Ring>, KernelError> {
-        let failed = || KernelError::system("cannot map memory for page fault events");
-        let owners = self.owners();
-        let others = self.major[owners.len()..].iter().enumerate();
-        let map = |event| pump::map_ring(event, owners.len());
-        let rings: io::Result<Vec<Ring>> = owners.iter().map(map).collect();
-        let rings = rings.map_err(failed())?;
-        for (number, event) in others.chain(self.minor.iter().enumerate()) {
-            event
-                .send_to(&owners[number % owners.len()])
-                .map_err(failed())?;
-        }
-        Ok(rings)
-    }
-
-    fn enable(&self) -> Result<(), KernelError> {
-        for event in self.all() {
-            event
-                .enable()
-                .map_err(KernelError::system("cannot start counting page faults"))?;
-        }
-        Ok(())
-    }
+    kinds
 }
 
 fn attributes(config: u64) -> Attributes {
@@ -310,86 +205,18 @@ fn attributes(config: u64) -> Attributes {
     }
 }
 
-/// With the faults inside of system calls, or without where those are not allowed.
 fn open_in_scope(
-    mut attributes: Attributes,
+    attributes: Attributes,
     tid: u32,
     cpu: u32,
 ) -> Result<(Event, Option<Missing>), Missing> {
-    let whole = match Event::open(attributes, tid, Some(cpu)) {
-        Ok(event) => return Ok((event, None)),
-        Err(cause) => cause,
-    };
-    attributes.flags |= flag::EXCLUDE_KERNEL;
-    let level = perf::paranoid_level();
-    let fix = "allow it with `sudo sysctl kernel.perf_event_paranoid=1`, or run with sudo";
-    match Event::open(attributes, tid, Some(cpu)) {
-        Ok(event) => Ok((
-            event,
-            Some(Missing {
-                what: "page faults inside of system calls".to_owned(),
-                why: format!("kernel.perf_event_paranoid is {}", level.unwrap_or(2)),
-                fix: fix.to_owned(),
-            }),
-        )),
-        Err(_) => Err(Missing {
-            what: "page faults".to_owned(),
-            why: match (whole.raw_os_error(), level) {
-                (Some(libc::EMFILE), _) => "too many files are open".to_owned(),
-                (_, Some(level)) => format!(
-                    "{}, and kernel.perf_event_paranoid is {level}",
-                    rundir::error::reason(&whole)
-                ),
-                (_, None) => "this kernel has no perf events".to_owned(),
-            },
-            fix: match whole.raw_os_error() {
-                Some(libc::EMFILE) => "raise the limit with `ulimit -n 65536`".to_owned(),
-                _ => fix.to_owned(),
-            },
-        }),
-    }
-}
-
-fn own_threads(except_tid: u32) -> Result<Vec<u32>, KernelError> {
-    let folder = Path::new("/proc/self/task");
-    let entries = fs::read_dir(folder).map_err(KernelError::io(folder, "cannot list"))?;
-    let tids = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    Ok(tids.filter(|tid| *tid != except_tid).collect())
-}
-
-fn is_thread(tid: u32) -> bool {
-    Path::new(&format!("/proc/self/task/{tid}")).exists()
-}
-
-/// The reader thread.
-fn read(
-    stop: &PipeReader,
-    hello: &mpsc::Sender<u32>,
-    work: &mpsc::Receiver<FaultSink>,
-) -> Result<FaultSummary, KernelError> {
-    // SAFETY: only asks for a number.
-    let _ = hello.send(unsafe { libc::gettid() } as u32);
-    // None comes when opening the events failed, which the starter reports.
-    let Ok(mut sink) = work.recv() else {
-        return Ok(FaultSummary::default());
-    };
-    let before = own_major_faults();
-    pump::run(stop, &mut sink)?;
-    sink.summary.reader_major = own_major_faults().saturating_sub(before);
-    Ok(sink.summary)
-}
-
-/// Of this thread.
-fn own_major_faults() -> u64 {
-    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: fills the struct, for which zero is valid.
-    let usage = unsafe {
-        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
-        usage.assume_init()
-    };
-    u64::try_from(usage.ru_majflt).unwrap_or(0)
+    perf::open_in_scope(
+        attributes,
+        tid,
+        cpu,
+        "page faults",
+        "page faults inside of system calls",
+    )
 }
 
 #[derive(Clone, Copy)]
@@ -400,6 +227,7 @@ enum Item {
     Exec { pid: u32 },
 }
 
+#[derive(Debug)]
 struct FaultSink {
     rings: Vec<Ring>,
     descriptors: Vec<RawFd>,
@@ -410,6 +238,7 @@ struct FaultSink {
 }
 
 /// From records to items.
+#[derive(Debug)]
 struct Parser {
     known: Known,
     major_ids: Vec<u64>,

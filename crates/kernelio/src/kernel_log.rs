@@ -1,11 +1,11 @@
 //! The files that recordings of the kernel leave in a run: `log/faults`, `log/io`,
-//! `log/residency`.
+//! `log/residency`, `log/cpu` with `log/stacks`, `log/machine`.
 //!
 //! Each is a header of 16 bytes and then records of one size, all numbers little
 //! endian:
 //!
 //! ```text
-//! 0  8  magic: `TSFAULTS`, `TSBLOCK\0`, `TSRESID\0`
+//! 0  8  magic: `TSFAULTS`, `TSBLOCK\0`, `TSRESID\0`, `TSCPU\0\0\0`, `TSMACHIN`
 //! 8  4  version, 1
 //! 12 4  bytes of a record
 //! ```
@@ -14,11 +14,14 @@
 //! leaves of a last record is not an error: a reader stops before it, and goes on
 //! when the rest has come. A file shorter than its header has no records yet.
 //!
-//! Records are in [`faults`], [`io`] and [`residency`].
+//! Records are in [`faults`], [`io`], [`residency`], [`cpu`] and [`machine`]. [`stacks`] is text.
 
+pub mod cpu;
 pub mod faults;
 pub mod io;
+pub mod machine;
 pub mod residency;
+pub mod stacks;
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -31,6 +34,9 @@ use crate::error::KernelError;
 pub const FAULTS: &str = "faults";
 pub const IO: &str = "io";
 pub const RESIDENCY: &str = "residency";
+pub const CPU: &str = "cpu";
+pub const STACKS: &str = "stacks";
+pub const MACHINE: &str = "machine";
 
 pub const HEADER_BYTES: usize = 16;
 pub const VERSION: u32 = 1;

@@ -8,10 +8,11 @@
 //! session::Session ──> faults::FaultRecorder   every page fault      ──> log/faults
 //!                 ├──> block::BlockRecorder     every block request   ──> log/io
 //!                 ├──> sampler::Sampler         pages in memory       ──> log/residency
+//!                 ├──> cpu::CpuRecorder         threads on processors ──> log/cpu, log/stacks, log/machine
 //!                 └──> counters::Counters       what is always allowed
 //! launch::spawn_held                            holds a program back until it is watched
 //! pressure::MemoryLimit                         runs it in less memory than it wants
-//! kernel_log                                    what the three files are made of
+//! kernel_log                                    what these files are made of
 //! ```
 //!
 //! Predictions divide bytes by the ceilings, so each comes with what it was
@@ -24,7 +25,7 @@
 //! Who owns a byte of a file is for others to say: here a fault ends at a file and
 //! an offset.
 //!
-//! What it deliberately does not do: write to any file but the three logs, or
+//! What it deliberately does not do: write to any file but these logs, or
 //! print. The settings of the machine stay as they are, but for what is asked for:
 //! a memory cgroup ([`pressure`]), an instance of tracefs ([`block`]) and tracefs itself
 //! where it is not mounted, which are undone whatever happens ([`leftover`]). What the
@@ -36,6 +37,7 @@ mod buffer;
 pub mod ceilings;
 pub mod compute;
 pub mod counters;
+pub mod cpu;
 pub mod devices;
 pub mod discovery;
 pub mod disk;

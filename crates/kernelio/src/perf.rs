@@ -2,15 +2,20 @@
 //! out, so that no binding has to be kept in step.
 //!
 //! An [`Event`] is one kind of event on one cpu, for one thread. The
-//! kernel writes a sample for each into the [`ring`] of that cpu, and
-//! [`pump`] empties the rings of all cpus in the order of time.
+//! kernel writes a sample for each into the [`ring`] of that cpu, [`events`] are those of
+//! all threads on all cpus, and [`pump`] empties the rings in the order of time, on a thread
+//! of its own ([`reader`]).
 
+pub(crate) mod events;
 pub(crate) mod pump;
+pub(crate) mod reader;
 pub(crate) mod ring;
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+
+use crate::error::Missing;
 
 /// `struct perf_event_attr` up to `PERF_ATTR_SIZE_VER5` (Linux 4.8); the kernel takes
 /// shorter ones than its own.
@@ -41,9 +46,22 @@ pub(crate) struct Attributes {
 const _: () = assert!(size_of::<Attributes>() == 112);
 
 /// `Attributes::kind`.
+pub(crate) const HARDWARE: u32 = 0;
 pub(crate) const SOFTWARE: u32 = 1;
+pub(crate) const HARDWARE_CACHE: u32 = 3;
+
+/// `Attributes::config` of hardware events, and of caches.
+pub(crate) mod hardware {
+    pub const CYCLES: u64 = 0;
+    pub const INSTRUCTIONS: u64 = 1;
+    pub const CACHE_MISSES: u64 = 3;
+    pub const STALLED_CYCLES_BACKEND: u64 = 8;
+    /// Misses (1) of reads (0) of the translation buffer for data (3).
+    pub const DTLB_READ_MISSES: u64 = 3 | 1 << 16;
+}
 
 /// `Attributes::config` of software events.
+pub(crate) const CPU_CLOCK: u64 = 0;
 pub(crate) const PAGE_FAULTS: u64 = 2;
 pub(crate) const PAGE_FAULTS_MIN: u64 = 5;
 pub(crate) const PAGE_FAULTS_MAJ: u64 = 6;
@@ -54,7 +72,11 @@ pub(crate) mod sample {
     pub const TID: u64 = 1 << 1;
     pub const TIME: u64 = 1 << 2;
     pub const ADDR: u64 = 1 << 3;
+    pub const CALLCHAIN: u64 = 1 << 5;
     pub const CPU: u64 = 1 << 7;
+    pub const PERIOD: u64 = 1 << 8;
+    pub const REGS_USER: u64 = 1 << 12;
+    pub const STACK_USER: u64 = 1 << 13;
     pub const IDENTIFIER: u64 = 1 << 16;
 }
 
@@ -65,15 +87,19 @@ pub(crate) mod flag {
     pub const EXCLUDE_KERNEL: u64 = 1 << 5;
     pub const MMAP: u64 = 1 << 8;
     pub const COMM: u64 = 1 << 9;
+    /// `sample_period` is a frequency.
+    pub const FREQUENCY: u64 = 1 << 10;
     pub const ENABLE_ON_EXEC: u64 = 1 << 12;
     pub const TASK: u64 = 1 << 13;
     /// With a watermark of 0: wake the reader when half of the ring is full.
     pub const WATERMARK: u64 = 1 << 14;
     pub const MMAP_DATA: u64 = 1 << 17;
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
+    pub const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
     pub const MMAP2: u64 = 1 << 23;
     pub const COMM_EXEC: u64 = 1 << 24;
     pub const USE_CLOCKID: u64 = 1 << 25;
+    pub const CONTEXT_SWITCH: u64 = 1 << 26;
 }
 
 /// Types of records in a ring.
@@ -83,6 +109,10 @@ pub(crate) mod record {
     pub const FORK: u32 = 7;
     pub const SAMPLE: u32 = 9;
     pub const MMAP2: u32 = 10;
+    pub const SWITCH: u32 = 14;
+    /// In `misc` of a SWITCH: the thread stops running; it could have gone on.
+    pub const MISC_SWITCH_OUT: u16 = 1 << 13;
+    pub const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
     /// In `misc` of a COMM: the name changed because another program began.
     pub const MISC_COMM_EXEC: u16 = 1 << 13;
 }
@@ -186,7 +216,7 @@ pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
 }
 
 /// `0-3,8`.
-fn parse_cpus(text: &str) -> Option<Vec<u32>> {
+pub(crate) fn parse_cpus(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -200,6 +230,54 @@ fn parse_cpus(text: &str) -> Option<Vec<u32>> {
 pub(crate) fn paranoid_level() -> Option<i64> {
     let text = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
     text.trim().parse().ok()
+}
+
+/// Why the kernel does not let us record something, and what allows it.
+fn refused(what: &str, cause: &io::Error, fix: &str) -> Missing {
+    Missing {
+        what: what.to_owned(),
+        why: match (cause.raw_os_error(), paranoid_level()) {
+            (Some(libc::EMFILE), _) => "too many files are open".to_owned(),
+            (_, Some(level)) => format!(
+                "{}, and kernel.perf_event_paranoid is {level}",
+                rundir::error::reason(cause)
+            ),
+            (_, None) => "this kernel has no perf events".to_owned(),
+        },
+        fix: match cause.raw_os_error() {
+            Some(libc::EMFILE) => "raise the limit with `ulimit -n 65536`".to_owned(),
+            _ => fix.to_owned(),
+        },
+    }
+}
+
+/// As much as is allowed: with what the kernel does for the program, or without it, and then
+/// what of it (`what`, `inside`) is missing.
+pub(crate) fn open_in_scope(
+    mut attributes: Attributes,
+    tid: u32,
+    cpu: u32,
+    what: &str,
+    inside: &str,
+) -> Result<(Event, Option<Missing>), Missing> {
+    let fix = "allow it with `sudo sysctl kernel.perf_event_paranoid=1`, or run with sudo";
+    let cause = match Event::open(attributes, tid, Some(cpu)) {
+        Ok(event) => return Ok((event, None)),
+        Err(cause) => cause,
+    };
+    attributes.flags |= flag::EXCLUDE_KERNEL;
+    let less = Missing {
+        what: inside.to_owned(),
+        why: format!(
+            "kernel.perf_event_paranoid is {}",
+            paranoid_level().unwrap_or(2)
+        ),
+        fix: fix.to_owned(),
+    };
+    match Event::open(attributes, tid, Some(cpu)) {
+        Ok(event) => Ok((event, Some(less))),
+        Err(_) => Err(refused(what, &cause, fix)),
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! One recording of a program: faults, block requests, residency, and the counters
-//! that are always there.
+//! One recording of a program: faults, block requests, residency, threads on processors, and
+//! the counters that are always there.
 //!
 //! 1. [`Session::of_this_process`] or [`Session::of_child`] starts what it can. What
 //!    the kernel refuses is in [`Session::missing`], and the rest is recorded.
@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::block::{BlockRecorder, BlockSummary};
 use crate::counters::Counters;
+use crate::cpu::{CpuRecorder, CpuSummary};
 use crate::discovery::{Discovery, Known};
 use crate::error::{KernelError, Missing};
 use crate::faults::{FaultRecorder, FaultSummary, MinorFaults, Target};
@@ -42,6 +43,8 @@ pub struct Wish {
     pub io: bool,
     /// A sample every so many tokens; 0: only at the begin and at the end.
     pub residency_every: Option<u64>,
+    /// What threads do on the processors.
+    pub cpu: bool,
 }
 
 /// How many tokens were evaluated so far; asked by the sampling thread.
@@ -55,6 +58,7 @@ pub struct Session {
     faults: Option<FaultRecorder>,
     io: Option<BlockRecorder>,
     watch: Option<Watch>,
+    cpu: Option<CpuRecorder>,
     counting: Counting,
     missing: Vec<Missing>,
 }
@@ -67,6 +71,7 @@ pub struct SessionSummary {
     pub io: Option<BlockSummary>,
     /// In `log/residency`; each is of one file at one moment.
     pub samples: u64,
+    pub cpu: Option<CpuSummary>,
     /// Of the program over the same time, and of the children that it has waited
     /// for: always there.
     pub counters: Counters,
@@ -116,6 +121,10 @@ impl Session {
             let faults = FaultRecorder::start(Target::ThisProcess, &files, &log, minor);
             kept(faults, FAULTS, &mut missing)
         });
+        let cpu = wish
+            .cpu
+            .then(|| CpuRecorder::start(Target::ThisProcess, log_directory));
+        let cpu = cpu.and_then(|cpu| kept(cpu, STACKS, &mut missing));
         let begin = Counters::of_this_process();
         let counting = Counting::ThisProcess {
             begin: kept(begin, COUNTERS, &mut missing).unwrap_or_default(),
@@ -127,6 +136,7 @@ impl Session {
             faults,
             io,
             watch,
+            cpu,
             counting,
             missing,
         }
@@ -151,15 +161,19 @@ impl Session {
             .then(|| BlockRecorder::start_on_all_disks(&log(kernel_log::IO)));
         let io = io.and_then(|io| kept(io, REQUESTS, &mut missing));
         let children_begin = Counters::of_waited_children();
-        let (child, (faults, begin)) = spawn_held(command, |pid| {
+        let (child, (faults, cpu, begin)) = spawn_held(command, |pid| {
             let faults = wish.faults.and_then(|minor| {
                 let log = log(kernel_log::FAULTS);
                 let faults = FaultRecorder::start(Target::Child(pid), &discovery, &log, minor);
                 kept(faults, FAULTS, &mut missing)
             });
-            Ok((faults, Counters::of(pid)))
+            let cpu = wish
+                .cpu
+                .then(|| CpuRecorder::start(Target::Child(pid), log_directory));
+            let cpu = cpu.and_then(|cpu| kept(cpu, STACKS, &mut missing));
+            Ok((faults, cpu, Counters::of(pid)))
         })
-        .inspect_err(|_| rewrite::remove_provisional(log_directory))?;
+        .inspect_err(|_| rewrite::remove_logs(log_directory))?;
         let counting = Counting::Child {
             begin: kept(begin, COUNTERS, &mut missing).unwrap_or_default(),
             end: None,
@@ -179,6 +193,7 @@ impl Session {
             faults,
             io,
             watch,
+            cpu,
             counting,
             missing,
         };
@@ -221,6 +236,7 @@ impl Session {
             faults,
             io,
             watch,
+            cpu,
             counting,
             mut missing,
         } = self;
@@ -229,6 +245,7 @@ impl Session {
         // All are ended before the first failure is reported.
         let faults = faults.map(FaultRecorder::finish);
         let io = io.map(BlockRecorder::finish);
+        let cpu = cpu.map(CpuRecorder::finish);
         let watched = watch.map(Watch::finish);
         let (faults, io) = (faults.transpose()?, io.transpose()?);
         if let (Counting::ThisProcess { .. }, Some(faults)) = (&counting, &faults) {
@@ -236,6 +253,7 @@ impl Session {
             counters.major_faults = counters.major_faults.saturating_sub(faults.reader_major);
         }
         let watched = watched.transpose()?;
+        let cpu = cpu.transpose()?;
         let numbered = rewrite::Numbered {
             provisional: known.files(),
             files,
@@ -263,6 +281,7 @@ impl Session {
             faults,
             io,
             samples,
+            cpu,
             counters,
             missing: said,
         })
@@ -272,7 +291,8 @@ impl Session {
     fn with_missing_parts(mut self) -> Session {
         let faults = self.faults.iter().flat_map(FaultRecorder::missing);
         let io = self.io.iter().flat_map(BlockRecorder::missing);
-        self.missing.extend(faults.chain(io).cloned());
+        let cpu = self.cpu.iter().flat_map(CpuRecorder::missing);
+        self.missing.extend(faults.chain(io).chain(cpu).cloned());
         self
     }
 }
@@ -312,6 +332,7 @@ impl Counting {
 const FAULTS: &str = "page faults";
 const REQUESTS: &str = "block requests";
 const RESIDENCY: &str = "pages in memory";
+const STACKS: &str = "what threads do on the processors";
 const COUNTERS: &str = "counters of the process";
 
 /// The value, or one more missing thing.

@@ -35,6 +35,7 @@ const EVERYTHING: Wish = Wish {
     faults: Some(MinorFaults::LeftOut),
     io: true,
     residency_every: Some(0),
+    cpu: false,
 };
 
 /// Tests here compare totals, so one runs at a time.

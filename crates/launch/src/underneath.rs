@@ -1,5 +1,5 @@
 //! Options of `record` that look underneath the program: page faults, block
-//! requests, resident pages; and those that put it under memory pressure.
+//! requests, resident pages, threads on processors; and those that put it under memory pressure.
 
 use std::{
     ffi::OsString,
@@ -22,7 +22,7 @@ use terminal::text::{count, size};
 const MIN_MEMORY_BYTES: u64 = 16 << 20;
 
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Page faults, disk and memory")]
+#[command(next_help_heading = "Page faults, disk, memory and processors")]
 pub struct UnderneathArgs {
     /// Record page faults with address and time: major ones, or all [default: major]
     #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "major")]
@@ -36,6 +36,11 @@ pub struct UnderneathArgs {
     /// the beginning and the end only
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "16")]
     residency: Option<u64>,
+
+    /// Record what threads do on the processors: their stacks 99 times a second, when they
+    /// run, cycles and cache misses where the machine counts them, and how busy it is
+    #[arg(long)]
+    cpu: bool,
 
     /// Run inside a memory cgroup with this limit: 500M, 4G. What does not fit is read again
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -63,9 +68,9 @@ impl UnderneathArgs {
             }),
             io: self.io,
             residency_every: self.residency,
+            cpu: self.cpu,
         };
-        let is_any = wish.faults.is_some() || wish.io || wish.residency_every.is_some();
-        is_any.then_some(wish)
+        (wish != Wish::default()).then_some(wish)
     }
 
     /// The limit that was asked for, in bytes.
@@ -192,6 +197,12 @@ fn describe(underneath: &mut Underneath, summary: SessionSummary) {
         underneath.lost_requests = Some(io.lost);
     }
     underneath.residency_samples = summary.samples;
+    if let Some(cpu) = summary.cpu {
+        underneath.cpu_samples = Some(cpu.samples);
+        underneath.cpu_switches = Some(cpu.switches);
+        underneath.lost_cpu_records = Some(cpu.lost);
+        underneath.cpu_counters = cpu.counters;
+    }
     underneath.missing = summary.missing.iter().map(ToString::to_string).collect();
 }
 
@@ -215,6 +226,9 @@ pub fn sentence(underneath: &Underneath) -> String {
             "{} of resident pages",
             count(underneath.residency_samples, "sample")
         ));
+    }
+    if let Some(samples) = underneath.cpu_samples {
+        parts.push(count(samples, "stack"));
     }
     if let Some(limit) = underneath.memory_limit_bytes {
         let peak = underneath.peak_memory_bytes.map_or(String::new(), |peak| {

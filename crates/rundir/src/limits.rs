@@ -39,7 +39,7 @@ pub enum Limit {
 pub struct CgroupMemory {
     /// 1 or 2.
     pub version: u32,
-    /// As `/proc/self/cgroup` names it.
+    /// As `/proc/PID/cgroup` names it.
     pub path: String,
     /// `memory.max`, or `memory.limit_in_bytes` of version 1.
     pub limit_bytes: Limit,
@@ -111,32 +111,38 @@ fn soft_limit(table: &str, name: &str) -> Option<Limit> {
     Limit::parse(row.split_ascii_whitespace().next()?)
 }
 
-/// The control group that accounts for this process's memory.
+/// The control group by which a controller limits a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryGroup {
+pub struct ControlGroup {
     /// 1 or 2.
     pub version: u32,
-    /// As `/proc/self/cgroup` names it.
+    /// As `/proc/PID/cgroup` names it.
     pub path: String,
     /// Its folder, then those of its ancestors as far as they are mounted; never empty.
     pub folders: Vec<PathBuf>,
 }
 
 /// Finds that group, with `/proc` and `/sys` below `root`.
-pub fn memory_group_in(root: &Path) -> Option<MemoryGroup> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
-    // Where both versions are mounted, memory belongs to the first if it is
+pub fn memory_group_in(root: &Path) -> Option<ControlGroup> {
+    control_group_in(root, "self", "memory")
+}
+
+/// The group of a process (its number, or `self`) that a controller limits it by.
+pub fn control_group_in(root: &Path, process: &str, controller: &str) -> Option<ControlGroup> {
+    let folder = root.join("proc").join(process);
+    let groups = fs::read_to_string(folder.join("cgroup")).ok()?;
+    let mounts = fs::read_to_string(folder.join("mountinfo")).ok()?;
+    // Where both versions are mounted, a controller belongs to the first if it is
     // listed there at all.
     let version_1 = groups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);
-        let is_memory = parts.next()?.split(',').any(|c| c == "memory");
-        is_memory.then(|| parts.next())?
+        let is_it = parts.next()?.split(',').any(|c| c == controller);
+        is_it.then(|| parts.next())?
     });
     let (version, path, folders) = match version_1 {
         Some(path) => {
             let folders = group_folders(root, &mounts, path, |fs_type, options| {
-                fs_type == "cgroup" && options.split(',').any(|o| o == "memory")
+                fs_type == "cgroup" && options.split(',').any(|o| o == controller)
             });
             (1, path, folders?)
         }
@@ -146,7 +152,7 @@ pub fn memory_group_in(root: &Path) -> Option<MemoryGroup> {
             (2, path, folders?)
         }
     };
-    Some(MemoryGroup {
+    Some(ControlGroup {
         version,
         path: path.to_owned(),
         folders,
@@ -154,7 +160,7 @@ pub fn memory_group_in(root: &Path) -> Option<MemoryGroup> {
 }
 
 fn cgroup_memory(root: &Path) -> Option<CgroupMemory> {
-    let MemoryGroup {
+    let ControlGroup {
         version,
         path,
         folders,

@@ -102,6 +102,13 @@ pub struct Underneath {
     pub lost_requests: Option<u64>,
     /// Of `log/residency`.
     pub residency_samples: u64,
+    /// `record --cpu`: stacks, and times that a thread began or ceased to run, of `log/cpu`.
+    pub cpu_samples: Option<u64>,
+    pub cpu_switches: Option<u64>,
+    pub lost_cpu_records: Option<u64>,
+    /// Events of processors that were counted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpu_counters: Vec<String>,
     /// What could not be recorded, why, and the command that allows it.
     pub missing: Vec<String>,
 }

@@ -1,5 +1,5 @@
 //! What a 64-bit little-endian ELF file says of itself: its machine, its loader, the
-//! libraries that it needs, and its symbols.
+//! libraries that it needs, its symbols, and what of it is loaded where.
 //!
 //! Every read is checked against the length of the file: headers may lie.
 
@@ -21,7 +21,9 @@ const SHT_RELA: u32 = 4;
 const SHT_DYNAMIC: u32 = 6;
 const SHT_DYNSYM: u32 = 11;
 const DT_NEEDED: u64 = 1;
+const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
+const PF_X: u32 = 1;
 const SECTION_HEADER_BYTES: u64 = 64;
 const SYMBOL_BYTES: usize = 24;
 const RELOCATION_BYTES: usize = 24;
@@ -29,7 +31,9 @@ const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
 
 struct Section {
+    name: u32,
     ty: u32,
+    address: u64,
     offset: u64,
     size: u64,
     link: u32,
@@ -52,6 +56,17 @@ pub struct Symbol<'a> {
     pub address: u64,
     pub bytes: u64,
     pub is_function: bool,
+}
+
+/// A part of the file that is loaded as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub file_offset: u64,
+    /// Address before relocation.
+    pub address: u64,
+    /// In the file.
+    pub bytes: u64,
+    pub is_code: bool,
 }
 
 /// Why bytes are no [`Elf`].
@@ -83,16 +98,39 @@ impl<'a> Elf<'a> {
     /// The path of the dynamic linker; `None` for a library, and for a program that is
     /// linked statically to all that it needs.
     pub fn interpreter(&self) -> Option<&'a [u8]> {
-        let (table, size, count) = (self.u64(32)?, self.u16(54)?, self.u16(56)?);
-        (0..count).find_map(|i| {
-            let header = table.checked_add(u64::from(i) * u64::from(size))?;
-            (self.u32(header)? == PT_INTERP).then(|| {
-                self.at(
-                    self.u64(header.checked_add(8)?)?,
-                    self.u64(header.checked_add(32)?)?,
-                )
-            })?
+        let segment = self.segments_of_type(PT_INTERP).next()?;
+        self.at(segment.file_offset, segment.bytes)
+    }
+
+    /// What the kernel maps.
+    pub fn loaded(&self) -> impl Iterator<Item = Segment> {
+        self.segments_of_type(PT_LOAD)
+    }
+
+    fn segments_of_type(&self, ty: u32) -> impl Iterator<Item = Segment> {
+        let elf = *self;
+        let count = self.u16(56).unwrap_or(0);
+        (0..u64::from(count)).filter_map(move |i| {
+            let header = elf.u64(32)?.checked_add(i * u64::from(elf.u16(54)?))?;
+            (elf.u32(header)? == ty).then_some(())?;
+            let number = |at: u64| elf.u64(header.checked_add(at)?);
+            Some(Segment {
+                file_offset: number(8)?,
+                address: number(16)?,
+                bytes: number(32)?,
+                is_code: elf.u32(header.checked_add(4)?)? & PF_X != 0,
+            })
         })
+    }
+
+    /// Address before relocation, and bytes of the section with this name.
+    pub fn section_named(&self, name: &[u8]) -> Option<(u64, &'a [u8])> {
+        let names = self.section(u32::from(self.u16(62)?))?;
+        let names = self.at(names.offset, names.size)?;
+        let section = self
+            .sections()
+            .find(|section| c_string(names, section.name as usize) == Some(name))?;
+        Some((section.address, self.at(section.offset, section.size)?))
     }
 
     pub fn has_table(&self, table: Table) -> bool {
@@ -179,7 +217,9 @@ impl<'a> Elf<'a> {
         let u32_at = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
         let u64_at = |at: usize| Some(u64::from_le_bytes(*header.get(at..)?.first_chunk()?));
         Some(Section {
+            name: u32_at(0)?,
             ty: u32_at(4)?,
+            address: u64_at(16)?,
             offset: u64_at(24)?,
             size: u64_at(32)?,
             link: u32_at(40)?,
@@ -242,6 +282,14 @@ mod tests {
         // It uses functions of libc's, and defines none.
         assert!(elf.symbols(Table::Dynamic).all(|s| s.name != b"write"));
         assert!(elf.relocates(b"write") && !elf.relocates(b"no_such_function"));
+        let (text, code) = elf.section_named(b".text").unwrap();
+        let is_loaded = |segment: Segment| {
+            let addresses = segment.address..segment.address + segment.bytes;
+            segment.is_code && addresses.contains(&text)
+        };
+        assert!(elf.loaded().any(is_loaded) && !code.is_empty());
+        assert!((text..text + code.len() as u64).contains(&main.address));
+        assert_eq!(elf.section_named(b".no_such_section"), None);
     }
 
     #[test]
@@ -250,6 +298,7 @@ mod tests {
         let read = |bytes: &[u8]| {
             if let Ok(elf) = Elf::new(bytes) {
                 let _ = (elf.machine(), elf.interpreter());
+                let _ = (elf.loaded().count(), elf.section_named(b".eh_frame"));
                 let _ = (elf.needed().count(), elf.symbols(Table::Dynamic).count());
             }
         };

@@ -60,10 +60,15 @@ pub fn faults_so_far() -> Option<FaultsSoFar> {
     })
 }
 
-/// Our own threads: one reads the events and does not record itself, the other
-/// prepares the log, whose pages the kernel fills in (MADV_POPULATE_WRITE), which it
+/// Our own threads: those that read the events and do not record themselves, one that looks
+/// at the machine, and one that prepares the log, whose pages the kernel fills in (MADV_POPULATE_WRITE), which it
 /// counts as faults without an event.
-const OWN_THREADS: [&str; 2] = [kernelio::faults::READER, "tensorscope-log"];
+const OWN_THREADS: [&str; 4] = [
+    kernelio::faults::READER,
+    kernelio::cpu::READER,
+    kernelio::cpu::MACHINE_READER,
+    "tensorscope-log",
+];
 
 /// Numbers of our own threads, and their major faults.
 fn own_threads() -> Vec<(u32, u64)> {

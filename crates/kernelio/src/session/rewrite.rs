@@ -196,9 +196,12 @@ pub(super) fn provisional(log: &Path) -> PathBuf {
 }
 
 /// Removes what was made for a program that could not be run.
-pub(super) fn remove_provisional(log_directory: &Path) {
+pub(super) fn remove_logs(log_directory: &Path) {
     for name in [kernel_log::FAULTS, kernel_log::IO, kernel_log::RESIDENCY] {
         let _ = fs::remove_file(provisional(&log_directory.join(name)));
+    }
+    for name in [kernel_log::CPU, kernel_log::STACKS, kernel_log::MACHINE] {
+        let _ = fs::remove_file(log_directory.join(name));
     }
 }
 
