@@ -16,8 +16,10 @@ use kernelio::{
     files::Place,
     kernel_log::{
         Record, Writer,
+        cpu::{CpuEvent, What},
         faults::{Fault, FaultKind},
         io::{Io, Rwbs},
+        machine::MachineSample,
     },
 };
 
@@ -25,6 +27,14 @@ const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../models/shakespeare-moe.gguf"
 );
+
+const KERNEL_LOGS: [&str; 5] = [
+    "log/faults",
+    "log/io",
+    "log/cpu",
+    "log/stacks",
+    "log/machine",
+];
 
 /// What a command writes besides its output has this name.
 const FILE: &str = "out.parquet";
@@ -36,6 +46,7 @@ const COMMANDS: &[&[&str]] = &[
     &["report", "run", "--html"],
     &["report", "run", "--memory", "4M,90M"],
     &["compare", "other", "run"],
+    &["export", "run", "--to", "folded", "--by", "cpu"],
     &["export", "run", "--table", "evals"],
     &["export", "run", "--table", "accesses", "--to", "json"],
     &["export", "run", "--to", "perfetto"],
@@ -228,6 +239,31 @@ fn add_kernel_logs(run: &Path) {
     };
     write(run.join("log/faults"), (0..100).map(fault));
     write(run.join("log/io"), (0..100).map(io));
+    let event = |n: u64| CpuEvent {
+        nanos: begin + n * 500_000,
+        pid: 1,
+        tid: 1 + (n % 2) as u32,
+        cpu: 0,
+        what: match n % 4 {
+            0 => What::Preempted,
+            1 => What::On,
+            _ => What::Sample {
+                stack: (n % 3) as u32,
+                nanos: 500_000,
+                is_in_kernel: false,
+            },
+        },
+    };
+    write(run.join("log/cpu"), (0..400).map(event));
+    let machine = |n: u64| MachineSample {
+        nanos: begin + n * 250_000_000,
+        busy_nanos: Some(n * 200_000_000),
+        ..MachineSample::default()
+    };
+    write(run.join("log/machine"), (0..4).map(machine));
+    let stacks =
+        "tensorscope stacks 1\nf main\tprogram\nf ggml_barrier\tlibggml.so\ns 0 0\ns 1 1\n";
+    fs::write(run.join("log/stacks"), stacks).unwrap();
 }
 
 #[test]
@@ -293,7 +329,7 @@ fn damage_is_never_a_panic_and_never_silent() {
                     Some(0) if makes_tables(args) && file.starts_with("log") => continue,
                     // Records of the kernel have no checksums: what is damaged may pass for
                     // another record, and a file that ends early for one of a killed run.
-                    Some(0) if file.ends_with("log/faults") || file.ends_with("log/io") => continue,
+                    Some(0) if KERNEL_LOGS.iter().any(|name| file.ends_with(name)) => continue,
                     Some(0) if seen.output != expected.output => "says something else",
                     Some(0..=2) => continue,
                     _ => "ends in another way",

@@ -4,15 +4,17 @@
 //! as bytes of files at moments of time. Here a byte gets its tensor, layer and
 //! expert ([`owners`]), a moment the node that was running ([`timeline`]), and both
 //! together are the rows that tables, analyses and pictures are made of
-//! ([`join`]).
+//! ([`join`]). What threads did on the processors is joined in [`cpu`].
 //!
 //! What it deliberately does not do: sum anything up (crate `analysis`), or write
 //! tables (crate `store`).
 
+pub mod cpu;
 pub mod join;
 pub mod owners;
 pub mod timeline;
 
+pub use cpu::{Activity, Counted, Cpu, CpuSample, OffCpu};
 pub use join::{JoinedFault, JoinedIo, JoinedSample, Underneath};
 pub use owners::{OwnedTensor, Owner, Owners};
 pub use timeline::{Moment, Timeline};

@@ -1,9 +1,12 @@
-//! Rows of what the kernel did underneath: `faults`, `io` and `residency`.
+//! Rows of what the kernel did underneath: `faults`, `io` and `residency`; what threads did
+//! on the processors is in [`cpu`].
 //!
 //! Crate `underneath` joins records with tensors and nodes; here they become rows,
 //! and refer to rows of the other tables by the numbers that the ingest has given.
 //! A column of text takes numbers of [`Texts`]: each text is looked up once, not
 //! once a row.
+
+mod cpu;
 
 use std::collections::HashMap;
 
@@ -54,7 +57,7 @@ impl References {
     }
 }
 
-/// Appends all rows of the three tables; `send` gets the row groups.
+/// Appends all rows of these tables; `send` gets the row groups.
 pub fn write(
     underneath: &Underneath,
     references: &References,
@@ -79,7 +82,11 @@ pub fn write(
         cells.sample(&mut group, texts, &sample);
         send_if_full(&mut group, texts, send)?;
     }
-    send(group.take(texts))
+    send(group.take(texts))?;
+    match underneath.cpu()? {
+        Some(joined) => cpu::write(&joined, &cells, texts, send),
+        None => Ok(()),
+    }
 }
 
 fn send_if_full(
@@ -97,8 +104,8 @@ fn send_if_full(
 struct Cells {
     tensors: Vec<TensorCells>,
     evals: HashMap<u64, EvalCells>,
-    /// Op and name of each step, of each graph.
-    graphs: Vec<Vec<[Cell<'static>; 2]>>,
+    /// Op, name and layer of each step, of each graph.
+    graphs: Vec<Vec<[Cell<'static>; 3]>>,
     devices: HashMap<(u32, u32), Cell<'static>>,
     rwbs: HashMap<[u8; 8], Cell<'static>>,
 }
@@ -125,6 +132,7 @@ struct NodeCells {
     step: Cell<'static>,
     op: Cell<'static>,
     name: Cell<'static>,
+    layer: Cell<'static>,
     phase: Cell<'static>,
     token: Cell<'static>,
 }
@@ -142,6 +150,7 @@ const NO_NODE: NodeCells = NodeCells {
     step: Cell::Null,
     op: Cell::Null,
     name: Cell::Null,
+    layer: Cell::Null,
     phase: Cell::Null,
     token: Cell::Null,
 };
@@ -168,8 +177,10 @@ impl Cells {
             };
             let graph = graph_numbers.entry(span.template).or_insert_with(|| {
                 let steps = underneath.timeline.graph(span).iter();
-                let cells = steps
-                    .map(|step| [&step.op, &step.name].map(|text| Cell::Int(texts.number(text))));
+                let cells = steps.map(|step| {
+                    let [op, name] = [&step.op, &step.name].map(|t| Cell::Int(texts.number(t)));
+                    [op, name, int(step.layer)]
+                });
                 graphs.push(cells.collect());
                 graphs.len() - 1
             });
@@ -200,12 +211,13 @@ impl Cells {
             return NO_NODE;
         };
         let step = self.graphs[eval.graph].get(moment.step as usize);
-        let [op, name] = step.copied().unwrap_or([Cell::Null; 2]);
+        let [op, name, layer] = step.copied().unwrap_or([Cell::Null; 3]);
         NodeCells {
             eval: int(Some(moment.eval)),
             step: int(step.map(|_| moment.step)),
             op,
             name,
+            layer,
             phase: eval.phase,
             token: eval.token,
         }

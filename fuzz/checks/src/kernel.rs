@@ -1,20 +1,34 @@
 //! What the kernel was seen to do, and what it says in text.
 
+use kernelio::kernel_log::cpu::CpuEvent;
 use kernelio::kernel_log::faults::Fault;
 use kernelio::kernel_log::io::Io;
+use kernelio::kernel_log::machine::MachineSample;
 use kernelio::kernel_log::residency::ResidencyReader;
-use kernelio::kernel_log::{FAULTS, IO, RESIDENCY, Reader, Record};
+use kernelio::kernel_log::stacks::Stacks;
+use kernelio::kernel_log::{CPU, FAULTS, IO, MACHINE, RESIDENCY, Reader, Record, STACKS};
 use kernelio::{blkparse as text_of_blkparse, extents::DiskMap};
 
 use crate::log::one_line;
 use crate::pieces::folder;
 
-/// Input: `log/faults`, `log/io` and `log/residency`, as [`crate::FILES`] names them.
+/// Input: `log/faults`, `log/io`, `log/residency`, `log/cpu`, `log/stacks` and `log/machine`, as
+/// [`crate::FILES`] names them.
 pub fn kernel_logs(data: &[u8]) {
     let folder = folder(data);
     let log = folder.path().join("log");
     encodes_back::<Fault>(Reader::open(&log.join(FAULTS)));
     encodes_back::<Io>(Reader::open(&log.join(IO)));
+    encodes_back::<CpuEvent>(Reader::open(&log.join(CPU)));
+    encodes_back::<MachineSample>(Reader::open(&log.join(MACHINE)));
+    match Stacks::read(&log.join(STACKS)) {
+        Ok(stacks) => {
+            // Callers come before, so that every stack ends.
+            let last = stacks.len() as u32;
+            assert!(stacks.inwards_out(last).count() <= stacks.len());
+        }
+        Err(error) => one_line(&error.to_string()),
+    }
     if let Ok(samples) = ResidencyReader::open(&log.join(RESIDENCY)) {
         for sample in samples {
             match sample {

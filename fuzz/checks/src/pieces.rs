@@ -10,7 +10,7 @@ use std::path::Path;
 pub const MARK: [u8; 4] = *b"@PC:";
 
 /// Files of a run directory; the letter of the first is `a`.
-pub const FILES: [&str; 13] = [
+pub const FILES: [&str; 16] = [
     "metadata.json",
     "tensor_names.txt",
     "model.gguf",
@@ -24,6 +24,9 @@ pub const FILES: [&str; 13] = [
     "log/io",
     "log/residency",
     "log/touched-00000",
+    "log/cpu",
+    "log/stacks",
+    "log/machine",
 ];
 
 /// Letters and contents; what stands before the first mark is left out.

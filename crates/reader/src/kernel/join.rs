@@ -7,10 +7,11 @@ use kernelio::kernel_log::{
     faults::Fault,
     io::Io,
     residency::{ResidencyReader, Sample},
+    stacks::Stacks,
 };
 use rundir::Run;
 
-use super::{Moment, Owner, Owners, Timeline, UnderneathError, owners::Piece};
+use super::{Cpu, Moment, Owner, Owners, Timeline, UnderneathError, owners::Piece};
 
 /// Pages are the unit of faults on every machine that we know.
 const PAGE_BYTES: u64 = 4096;
@@ -54,14 +55,21 @@ pub struct Underneath {
     pub owners: Owners,
     pub timeline: Timeline,
     log_directory: std::path::PathBuf,
+    /// That have recorded the others.
+    own_threads: Vec<u32>,
 }
 
 /// Whether anything was recorded underneath.
 pub fn is_there(run: &Run) -> bool {
     let log = run.log_directory();
-    [kernel_log::FAULTS, kernel_log::IO, kernel_log::RESIDENCY]
-        .iter()
-        .any(|name| log.join(name).exists())
+    [
+        kernel_log::FAULTS,
+        kernel_log::IO,
+        kernel_log::RESIDENCY,
+        kernel_log::CPU,
+    ]
+    .iter()
+    .any(|name| log.join(name).exists())
 }
 
 impl Underneath {
@@ -71,7 +79,9 @@ impl Underneath {
             return Ok(None);
         }
         let log_directory = run.log_directory();
+        let described = run.metadata().and_then(|m| m.underneath.as_ref());
         Ok(Some(Underneath {
+            own_threads: described.map_or_else(Vec::new, |u| u.recorder_threads.clone()),
             owners: Owners::of_run(run),
             timeline: Timeline::read(&log_directory)?,
             log_directory,
@@ -145,6 +155,21 @@ impl Underneath {
             return Ok(None);
         }
         Ok(Some(ResidencyReader::open(&path)?))
+    }
+
+    /// `None` when nobody looked at the processors.
+    pub fn cpu(&self) -> Result<Option<Cpu>, UnderneathError> {
+        let log = |name| self.log_directory.join(name);
+        let Some(events) = read(&log(kernel_log::CPU))? else {
+            return Ok(None);
+        };
+        let machine = read(&log(kernel_log::MACHINE))?.unwrap_or_default();
+        let stacks = match log(kernel_log::STACKS) {
+            path if path.exists() => Stacks::read(&path)?,
+            _ => Stacks::default(),
+        };
+        let (own, timeline) = (&self.own_threads, &self.timeline);
+        Ok(Some(Cpu::join(events, stacks, machine, own, timeline)))
     }
 
     fn join_sample(&self, sample: &Sample) -> JoinedSample {

@@ -1,4 +1,5 @@
-//! The tables of what the kernel did underneath: `faults`, `io` and `residency`.
+//! The tables of what the kernel did underneath: `faults`, `io` and `residency`; and of what
+//! threads did on the processors: `samples`, `off_cpu`, `counted` and `machine`.
 //!
 //! Always there, and empty where nothing of the kind was recorded. Where a row names
 //! a tensor, `tensor` joins `tensors`; a weight that no node has used is not in that
@@ -113,5 +114,133 @@ pub const RESIDENCY: Table = Table {
         text("component", "of the tensor, as in `tensors`"),
         int64("size_bytes", "all of it"),
         int64("resident_bytes", "in the kernel's page cache"),
+    ],
+};
+
+pub const SAMPLES: Table = Table {
+    name: "samples",
+    row: "A thread that was found running (`record --cpu`), some 99 times a second of its time, with the node that was running then.",
+    sorted_by: "nanos",
+    columns: &[
+        growing("nanos", "when, on the monotonic clock"),
+        int32("pid", "process"),
+        int32("tid", "thread"),
+        int32("cpu", "that it ran on"),
+        int64(
+            "sampled_nanos",
+            "time of the thread that the sample stands for",
+        ),
+        text(
+            "activity",
+            "`computing`, `waiting` (in a loop, for other threads) or `kernel` (faults, system calls)",
+        ),
+        text_or_null("function", "innermost; null where no stack was seen"),
+        text_or_null("module", "file that the function is in"),
+        text_or_null(
+            "stack",
+            "all functions from the outside in, with `;` between",
+        ),
+        int32_or_null(
+            "eval",
+            "the evaluation going on then; null between evaluations",
+        ),
+        int32_or_null(
+            "step",
+            "the node running then: joins `nodes` on `eval, step`",
+        ),
+        text_or_null("op", "of that node"),
+        text_or_null("node_name", "of that node"),
+        int32_or_null("layer", "of that node"),
+        text_or_null("phase", "of the evaluation"),
+    ],
+};
+
+pub const OFF_CPU: Table = Table {
+    name: "off_cpu",
+    row: "A time in which a thread did not run (`record --cpu`).",
+    sorted_by: "begin_nanos",
+    columns: &[
+        growing(
+            "begin_nanos",
+            "when it ceased to run, on the monotonic clock",
+        ),
+        int64_or_null("end_nanos", "when it ran again; null if it did not"),
+        int64_or_null("nanos", "`end_nanos - begin_nanos`"),
+        int32("pid", "process"),
+        int32("tid", "thread"),
+        int32("cpu", "that it had run on"),
+        int32_or_null("next_cpu", "that it ran on then"),
+        text(
+            "reason",
+            "`waiting`: it gave its processor up; `preempted`: that was taken away",
+        ),
+        int32_or_null(
+            "eval",
+            "the evaluation going on then; null between evaluations",
+        ),
+        int32_or_null(
+            "step",
+            "the node running then: joins `nodes` on `eval, step`",
+        ),
+        text_or_null("op", "of that node"),
+        text_or_null("node_name", "of that node"),
+        int32_or_null("layer", "of that node"),
+        text_or_null("phase", "of the evaluation"),
+    ],
+};
+
+pub const COUNTED: Table = Table {
+    name: "counted",
+    row: "Events that a processor counted (`record --cpu`, where it does and we may): each row stands for so many of them.",
+    sorted_by: "nanos",
+    columns: &[
+        growing("nanos", "when, on the monotonic clock"),
+        int32("pid", "process"),
+        int32("tid", "thread"),
+        int32("cpu", "that it ran on"),
+        text(
+            "counter",
+            "`cycles`, `instructions`, `cache_misses` (last level), `translation_misses` (reads of data) or `stalled_cycles`",
+        ),
+        int64("events", "that the row stands for"),
+        int32_or_null(
+            "eval",
+            "the evaluation going on then; null between evaluations",
+        ),
+        int32_or_null(
+            "step",
+            "the node running then: joins `nodes` on `eval, step`",
+        ),
+        text_or_null("op", "of that node"),
+        text_or_null("node_name", "of that node"),
+        int32_or_null("layer", "of that node"),
+        text_or_null("phase", "of the evaluation"),
+    ],
+};
+
+pub const MACHINE: Table = Table {
+    name: "machine",
+    row: "How busy the machine was (`record --cpu`), some four times a second. Times are sums since some beginning: subtract.",
+    sorted_by: "nanos",
+    columns: &[
+        growing("nanos", "when, on the monotonic clock"),
+        int64_or_null("busy_nanos", "of all processors, that somebody used"),
+        int64_or_null(
+            "stolen_nanos",
+            "of all processors, that the hypervisor gave to others",
+        ),
+        int64_or_null(
+            "own_nanos",
+            "that the program used, and programs that it has waited for",
+        ),
+        int64_or_null(
+            "queued_nanos",
+            "that its threads were ready to run and did not",
+        ),
+        int64_or_null("throttled_nanos", "that a quota kept it from running"),
+        int64_or_null("swapped_in_bytes", "read back from swap, by everybody"),
+        int64_or_null("hertz", "mean frequency of the processors"),
+        int64_or_null("processors", "that the program may use"),
+        int64_or_null("threads", "of the program"),
     ],
 };
