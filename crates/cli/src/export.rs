@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::bail;
+use reader::kernel::{Cpu, Underneath};
 use render::{Log, Measure, RenderError, Stats, flamegraph, folded, perfetto, rows};
 use rundir::{Run, error::reason};
 use terminal::{
@@ -32,6 +33,7 @@ Examples:
   tensorscope export RUN --to perfetto -o trace.json           # open in ui.perfetto.dev
   tensorscope export RUN --to flamegraph --by bytes -o bytes.svg
   tensorscope export RUN --to folded --by time | inferno-flamegraph > time.svg
+  tensorscope export RUN --to flamegraph --by cpu -o cpu.svg   # of `record --cpu`
   tensorscope export RUN --to animation -o run.gif             # or .mp4")]
 pub struct Args {
     /// Run directory
@@ -45,7 +47,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Table::Accesses)]
     table: Table,
 
-    /// What widths and weights are (folded and flamegraph)
+    /// What widths and weights are (folded and flamegraph); cpu: time of threads on processors,
+    /// below the functions that they were in (needs `record --cpu`)
     #[arg(long, value_enum, default_value_t = By::Bytes)]
     by: By,
 
@@ -100,6 +103,7 @@ enum Table {
 enum By {
     Bytes,
     Time,
+    Cpu,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -113,11 +117,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(evals) = args.evals.clone() {
         log = log.with_evals(evals);
     }
+    // Before a file is made.
+    let weight = Weight::of(args.by, &run)?;
     let out: Box<dyn Write> = match &args.output {
         None => Box::new(io::stdout().lock()),
         Some(path) => Box::new(create_new(path)?),
     };
-    let streamed = stream(&args, &run, &log, out);
+    let streamed = stream(&args, &run, &log, &weight, out);
     if let (Err(_), Some(path)) = (&streamed, &args.output) {
         // Half an export is none, and the same command can be given again.
         let _ = std::fs::remove_file(path);
@@ -162,13 +168,42 @@ fn says_that_none_is_in(run: &Run, evals: &Range<u64>) -> bool {
     true
 }
 
-fn stream(args: &Args, run: &Run, log: &Log, out: Box<dyn Write>) -> Result<Stats, RenderError> {
+/// What flame graphs show.
+enum Weight {
+    Model(Measure),
+    Cpu(Box<Cpu>),
+}
+
+impl Weight {
+    fn of(by: By, run: &Run) -> anyhow::Result<Weight> {
+        match by {
+            By::Bytes => Ok(Weight::Model(Measure::Bytes)),
+            By::Time => Ok(Weight::Model(Measure::Time)),
+            By::Cpu => {
+                let underneath = Underneath::open(run)?;
+                let cpu = underneath.map(|underneath| underneath.cpu()).transpose()?;
+                match cpu.flatten() {
+                    Some(cpu) => Ok(Weight::Cpu(Box::new(cpu))),
+                    None => bail!(
+                        "{}: nobody looked at the processors; record with `record --cpu`",
+                        run.path().display()
+                    ),
+                }
+            }
+        }
+    }
+}
+
+fn stream(
+    args: &Args,
+    run: &Run,
+    log: &Log,
+    weight: &Weight,
+    out: Box<dyn Write>,
+) -> Result<Stats, RenderError> {
     let mut out = BufWriter::new(out);
     let title = title(run);
-    let by = match args.by {
-        By::Bytes => Measure::Bytes,
-        By::Time => Measure::Time,
-    };
+    let is_whole = args.evals.is_none();
     let table = match args.table {
         Table::Tensors => rows::Table::Tensors,
         Table::Evals => rows::Table::Evals,
@@ -181,8 +216,14 @@ fn stream(args: &Args, run: &Run, log: &Log, out: Box<dyn Write>) -> Result<Stat
         Format::Csv => rows::write_rows(log, table, rows::Format::Csv, &mut out),
         Format::Json => rows::write_rows(log, table, rows::Format::Json, &mut out),
         Format::Perfetto => perfetto::write(log, &perfetto::Options { title }, &mut out),
-        Format::Folded => folded::write(log, by, &mut out),
-        Format::Flamegraph => flamegraph::write(log, by, &title, &mut out),
+        Format::Folded => match weight {
+            Weight::Model(measure) => folded::write(log, *measure, &mut out),
+            Weight::Cpu(cpu) => render::cpu::write_folded(log, cpu, is_whole, &mut out),
+        },
+        Format::Flamegraph => match weight {
+            Weight::Model(measure) => flamegraph::write(log, *measure, &title, &mut out),
+            Weight::Cpu(cpu) => render::cpu::write_flamegraph(log, cpu, is_whole, &title, &mut out),
+        },
         Format::Parquet | Format::Animation => {
             unreachable!("written by a function of its own")
         }

@@ -33,7 +33,25 @@ const EDGE_PX: f64 = 12.0;
 const NARROWEST_PX: f64 = 0.4;
 /// Depth of the component: what lies below has its colour.
 const COMPONENT_DEPTH: usize = 3;
-const DEPTHS: usize = 6;
+const TENSOR_DEPTH: usize = 5;
+
+/// A frame as it is drawn.
+pub(crate) struct Frame {
+    pub name: String,
+    pub value: u64,
+    /// `None`: of no component.
+    pub component: Option<Category>,
+    pub shade: Shade,
+    pub children: Vec<Frame>,
+}
+
+/// What lies below a component has lighter shades of its colour, over the ground.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shade {
+    Full,
+    Pale,
+    Paler,
+}
 
 /// Writes the flame graph of a log as an SVG.
 pub fn write(
@@ -46,10 +64,26 @@ pub fn write(
     let (what, unit) = about(measure);
     let title = format!("{title}: {}", what.to_lowercase());
     let caption = caption(measure, folded.total());
-    let svg = draw(&folded.tree(), unit, FILE_PX).finish(&title, &caption);
+    write_file(
+        Frame::of_model(&folded.tree()),
+        unit,
+        (&title, &caption),
+        out,
+    )?;
+    Ok(stats)
+}
+
+/// Draws a tree of frames as a file, with its title and caption.
+pub(crate) fn write_file(
+    root: Frame,
+    unit: Unit,
+    (title, caption): (&str, &str),
+    out: &mut dyn Write,
+) -> Result<(), RenderError> {
+    let svg = draw(&root, unit, FILE_PX).finish(title, caption);
     out.write_all(svg.standalone().as_bytes())?;
     out.flush()?;
-    Ok(stats)
+    Ok(())
 }
 
 /// Those of the report.
@@ -58,7 +92,7 @@ pub(crate) fn plots(index: &RunIndex) -> Vec<Plot> {
         let flame = index.flame(by, &Filter::default());
         (flame.value > 0).then(|| {
             let caption = caption(measure, flame.value);
-            let canvas = draw(&flame, about(measure).1, WIDTH_PX);
+            let canvas = draw(&Frame::of_model(&flame), about(measure).1, WIDTH_PX);
             Plot::new(id, Section::Flame, title, caption, canvas)
         })
     };
@@ -96,34 +130,76 @@ fn caption(measure: Measure, total: u64) -> String {
     )
 }
 
-fn draw(flame: &Flame, unit: Unit, width_px: f64) -> Canvas {
+impl Frame {
+    /// Phase, layer, component, op, tensor.
+    fn of_model(flame: &Flame) -> Frame {
+        Frame::of_part(flame, 0, None)
+    }
+
+    fn of_part(flame: &Flame, depth: usize, component: Option<Category>) -> Frame {
+        let component = match depth {
+            COMPONENT_DEPTH => Some(Category::of(&flame.name)),
+            _ => component,
+        };
+        let below = |child| Frame::of_part(child, depth + 1, component);
+        Frame {
+            name: match depth {
+                TENSOR_DEPTH => without_layer(&flame.name).to_owned(),
+                _ => flame.name.clone(),
+            },
+            value: flame.value,
+            component,
+            shade: match depth {
+                ..=COMPONENT_DEPTH => Shade::Full,
+                TENSOR_DEPTH.. => Shade::Paler,
+                _ => Shade::Pale,
+            },
+            children: flame.children.iter().map(below).collect(),
+        }
+    }
+
+    /// Rows that are drawn, when the whole width stands for `total`.
+    fn depth(&self, total: f64, room_px: f64) -> usize {
+        if self.value as f64 / total * room_px < NARROWEST_PX {
+            return 0;
+        }
+        let below = self.children.iter().map(|c| c.depth(total, room_px));
+        1 + below.max().unwrap_or(0)
+    }
+
+    /// All components, some more than once.
+    fn components(&self) -> Vec<Category> {
+        let below = self.children.iter().flat_map(Frame::components);
+        self.component.into_iter().chain(below).collect()
+    }
+}
+
+/// The layer stands above a tensor already.
+pub(crate) fn without_layer(tensor: &str) -> &str {
+    match tensor.strip_prefix("blk.").and_then(|r| r.split_once('.')) {
+        Some((layer, base)) if layer.bytes().all(|b| b.is_ascii_digit()) => base,
+        _ => tensor,
+    }
+}
+
+fn draw(root: &Frame, unit: Unit, width_px: f64) -> Canvas {
     let room_px = width_px - 2.0 * EDGE_PX;
-    let entries = Entry::components(components(flame, 0).into_iter().map(Category::of));
+    let total = root.value.max(1) as f64;
+    let entries = Entry::components(root.components().into_iter());
     let legend_px = legend_height_px(&entries, room_px);
-    let mut canvas = Canvas::new(EDGE_PX * 2.0 + legend_px + DEPTHS as f64 * ROW_PX);
+    let rows = root.depth(total, room_px).max(1);
+    let mut canvas = Canvas::new(EDGE_PX * 2.0 + legend_px + rows as f64 * ROW_PX);
     canvas.set_width(width_px);
     legend(&mut canvas, EDGE_PX, room_px, &entries);
     let mut picture = Picture {
         canvas: &mut canvas,
         unit,
-        total: flame.value.max(1) as f64,
+        total,
         top: EDGE_PX + legend_px,
         room_px,
     };
-    picture.frame(flame, 0, EDGE_PX, None);
+    picture.frame(root, 0, EDGE_PX);
     canvas
-}
-
-/// Names of all components, some more than once.
-fn components(flame: &Flame, depth: usize) -> Vec<&str> {
-    match depth {
-        COMPONENT_DEPTH => vec![flame.name.as_str()],
-        _ => flame
-            .children
-            .iter()
-            .flat_map(|child| components(child, depth + 1))
-            .collect(),
-    }
 }
 
 struct Picture<'a> {
@@ -135,22 +211,21 @@ struct Picture<'a> {
 }
 
 impl Picture<'_> {
-    fn frame(&mut self, flame: &Flame, depth: usize, left: f64, component: Option<Category>) {
-        let share = flame.value as f64 / self.total;
+    fn frame(&mut self, frame: &Frame, depth: usize, left: f64) {
+        let share = frame.value as f64 / self.total;
         let width = share * self.room_px;
-        if width < NARROWEST_PX || depth >= DEPTHS {
+        if width < NARROWEST_PX {
             return;
         }
-        let component = match depth {
-            COMPONENT_DEPTH => Some(Category::of(&flame.name)),
-            _ => component,
+        let name = match depth {
+            0 => format!("all: {}", self.unit.amount(self.total)),
+            _ => frame.name.clone(),
         };
-        let name = self.name(flame, depth);
         let top = self.top + depth as f64 * ROW_PX;
         let tip = format!(
             "{name}: {} ({} {}), {:.1} %",
-            self.unit.amount(flame.value as f64),
-            flame.value,
+            self.unit.amount(frame.value as f64),
+            frame.value,
             match self.unit {
                 Unit::Nanos => "nanoseconds",
                 _ => "bytes",
@@ -160,47 +235,29 @@ impl Picture<'_> {
         // A gap between neighbours, unless nothing would be left.
         let gap = if width > 3.0 { 1.0 } else { 0.0 };
         let at = ((left, top), (width - gap, ROW_PX - 1.0));
-        let class = component.map_or_else(|| "cell".to_owned(), Category::fill);
-        // Op and tensor are lighter shades of their component, over the ground.
-        let class = match depth {
-            4 => class + " pale",
-            5 => class + " paler",
-            _ => class,
+        let class = frame
+            .component
+            .map_or_else(|| "cell".to_owned(), Category::fill);
+        let class = match frame.shade {
+            Shade::Full => class,
+            Shade::Pale => class + " pale",
+            Shade::Paler => class + " paler",
         };
         self.canvas.rect(&class, at.0, at.1, &tip);
         let label = shortened(&name, SMALL_PX, width - 8.0);
         // Two letters of a name are none.
         if label == name || label.chars().count() >= 6 {
-            let class = match component {
-                Some(category) if depth == COMPONENT_DEPTH => category.text(),
+            let class = match frame.component {
+                Some(category) if frame.shade == Shade::Full => category.text(),
                 _ => "t",
             };
             let at = (left + 4.0, top + ROW_PX - 6.0);
             self.canvas.small(class, at, Anchor::Start, &label);
         }
         let mut x = left;
-        for child in &flame.children {
-            self.frame(child, depth + 1, x, component);
+        for child in &frame.children {
+            self.frame(child, depth + 1, x);
             x += child.value as f64 / self.total * self.room_px;
-        }
-    }
-
-    /// The layer stands above a tensor already.
-    fn name(&self, flame: &Flame, depth: usize) -> String {
-        if depth == 0 {
-            return format!("all: {}", self.unit.amount(self.total));
-        }
-        let rest = flame
-            .name
-            .strip_prefix("blk.")
-            .and_then(|rest| rest.split_once('.'));
-        match rest {
-            Some((layer, base))
-                if depth == DEPTHS - 1 && layer.bytes().all(|b| b.is_ascii_digit()) =>
-            {
-                base.to_owned()
-            }
-            _ => flame.name.clone(),
         }
     }
 }

@@ -94,7 +94,7 @@ impl Visitor for Folding {
 }
 
 /// A tensor may be called anything, but `;` ends a frame and a line its stack.
-fn in_line(text: &str) -> String {
+pub(crate) fn in_line(text: &str) -> String {
     let clean = |c: char| match c {
         ';' => ':',
         c if c.is_control() => '?',

@@ -2,7 +2,7 @@
 //!
 //! - [`perfetto`]: a timeline for ui.perfetto.dev, as Chrome trace events;
 //! - [`folded`]: stacks with their bytes or time, the input of flame graphs;
-//! - [`flamegraph`]: the same as a picture;
+//! - [`flamegraph`]: the same as a picture; [`cpu`]: both, of what threads did on processors;
 //! - [`rows`]: the tables of a trace as CSV or JSON lines.
 //!
 //! And what it says, as pictures and pages, from crates `index` and `analysis`:
@@ -20,6 +20,7 @@
 
 pub mod animation;
 pub mod charts;
+pub mod cpu;
 mod error;
 pub mod flamegraph;
 pub mod folded;
