@@ -27,6 +27,7 @@
 //! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs;
 //! - [`findings`]: the facts as sentences, each with the query that shows it;
 //! - [`actions`]: what to do about them, with the flags to type;
+//! - [`time_stack`]: where the time of each phase went, in parts that add up;
 //! - [`facts`]: all of them together; [`timeline`]: a series of bounded length.
 //!
 //! What the kernel did meanwhile:
@@ -62,6 +63,7 @@ pub mod facts;
 pub mod findings;
 pub mod pass;
 pub mod reading;
+pub mod time_stack;
 pub mod timeline;
 pub mod traffic;
 pub mod units;

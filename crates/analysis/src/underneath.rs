@@ -26,9 +26,10 @@ pub mod work;
 
 use std::collections::BTreeMap;
 
-use reader::kernel::{JoinedFault, JoinedIo, JoinedSample, OwnedTensor, Owners};
+use reader::kernel::{Cpu, JoinedFault, JoinedIo, JoinedSample, OwnedTensor, Owners};
 use serde::{Deserialize, Serialize};
 
+use crate::time_stack::{self, Bytes, PhaseTime};
 use crate::traffic::TrafficResults;
 use faults::{FaultCounts, FaultResults};
 use intervals::Union;
@@ -94,6 +95,8 @@ pub struct Rows<'a> {
     /// In the order in which they were taken.
     pub samples: Option<&'a [JoinedSample]>,
     pub counters: Option<&'a Counters>,
+    /// What threads did on the processors, and what the phases read.
+    pub cpu: Option<(&'a Cpu, &'a Bytes)>,
     /// What the run touched, for the rate of memory.
     pub traffic: &'a TrafficResults,
     pub speeds: Option<Speeds>,
@@ -103,6 +106,9 @@ pub struct Rows<'a> {
 pub struct UnderneathResults {
     pub model_bytes: u64,
     pub verdicts: Vec<PhaseVerdict>,
+    /// Of each phase, where its time went; empty where nobody looked at the processors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub time: Vec<PhaseTime>,
     /// What was not recorded, and how to record it.
     pub missing: Vec<String>,
     /// The kernel's own totals of the process, where it was asked.
@@ -199,6 +205,7 @@ impl Rows<'_> {
         UnderneathResults {
             model_bytes: self.model.bytes,
             verdicts,
+            time: self.time(&waits),
             missing: verdict::missing(self),
             counters: self.counters.cloned(),
             reread: self.io.map(|_| reread),
@@ -211,6 +218,23 @@ impl Rows<'_> {
             by_component,
             picture: picture::picture(rows, parts, self.work, self.model),
         }
+    }
+}
+
+impl Rows<'_> {
+    fn time(&self, waits: &[faults::Wait]) -> Vec<PhaseTime> {
+        let Some((cpu, bytes)) = self.cpu else {
+            return Vec::new();
+        };
+        let waits = waits.iter().map(|wait| (wait.begin_nanos, wait.end_nanos));
+        let disk = Union::of(waits);
+        time_stack::stacks(&time_stack::Inputs {
+            timeline: self.work.timeline(),
+            bytes,
+            disk: (self.io.is_some() && self.faults.is_some()).then_some(&disk),
+            cpu: Some(cpu),
+            memory_ceiling: self.speeds.map(|speeds| speeds.memory),
+        })
     }
 }
 

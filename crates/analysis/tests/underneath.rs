@@ -359,6 +359,7 @@ fn verdict_of(
         io: io.as_deref(),
         samples: None,
         counters,
+        cpu: None,
         traffic: &traffic,
         speeds,
     }
@@ -442,6 +443,7 @@ fn what_was_not_recorded_is_absent_and_named() {
         io: None,
         samples: Some(&samples()),
         counters: None,
+        cpu: None,
         traffic: &TrafficResults::default(),
         speeds: None,
     }

@@ -10,6 +10,7 @@ use analysis::{
     findings::{self, Finding, findings},
     reading::Reading,
     sequence::Sequence,
+    time_stack::Bytes,
     traffic::TrafficResults,
     underneath::{
         ModelFiles, Rows, UnderneathResults,
@@ -51,7 +52,7 @@ pub struct Results {
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
 const KEPT_FILE: &str = "analysis.json";
 /// Counts up whenever results change between two releases.
-const KEPT_REVISION: u32 = 2;
+const KEPT_REVISION: u32 = 3;
 
 /// The first line of that file, about the results behind it. `record` leaves them for every
 /// later `report` and `view`: exact curves of 10⁸ accesses take a minute.
@@ -211,6 +212,12 @@ fn underneath(
         Some(recorded) => (recorded.faults()?, recorded.io()?, recorded.samples()?),
         None => (None, None, None),
     };
+    let cpu = recorded.as_ref().map(Underneath::cpu).transpose()?;
+    let cpu = cpu.flatten();
+    let mut bytes_read = Bytes::default();
+    if cpu.is_some() {
+        Log::new(&run.log_directory()).walk(&mut bytes_read)?;
+    }
     let (owners, timeline) = match recorded {
         Some(recorded) => (recorded.owners, recorded.timeline),
         None => (Owners::of_run(run), Timeline::read(&run.log_directory())?),
@@ -225,6 +232,7 @@ fn underneath(
         io: io.as_deref(),
         samples: samples.as_deref(),
         counters: counters.as_ref(),
+        cpu: cpu.as_ref().map(|cpu| (cpu, &bytes_read)),
         traffic,
         speeds: ceilings.map(|ceilings| Speeds {
             disk: ceilings.disk.bytes_per_second,
@@ -245,6 +253,7 @@ fn counters(run: &Run) -> Option<Counters> {
     let mut missing = described.missing.clone();
     let lost = [
         (described.lost_faults, "page faults"),
+        (described.lost_cpu_records, "records of what threads did"),
         (described.lost_requests, "block requests"),
     ];
     for (count, what) in lost {

@@ -54,6 +54,7 @@ pub fn text(results: &UnderneathResults) -> String {
     if let Some(residency) = results.residency.as_ref().filter(|r| r.samples > 0) {
         out.push_str(&residency_line(residency));
     }
+    times(&mut out, results);
     let has_reads = results.reread.is_some();
     let most = results.most_read();
     let most: Vec<&OwnerSum> = most.into_iter().filter(|sum| is_worth(sum)).collect();
@@ -76,6 +77,20 @@ pub fn text(results: &UnderneathResults) -> String {
         nodes(&mut out, stall);
     }
     out
+}
+
+/// The time of a token in parts that add up.
+fn times(out: &mut String, results: &UnderneathResults) {
+    for time in &results.time {
+        let tokens = time.tokens.max(1) as f64;
+        let row = |(name, nanos): (&str, u64)| {
+            let a_token = Unit::Nanos.amount(nanos as f64 / tokens);
+            vec![name.to_owned(), a_token, percent(nanos, time.nanos)]
+        };
+        let rows: Vec<Vec<String>> = time.parts().into_iter().map(row).collect();
+        let title = format!("Where the time of a token went: {}", time.phase);
+        table(out, &title, &["", "a token", "share"], &rows, rows.len());
+    }
 }
 
 fn is_worth(sum: &OwnerSum) -> bool {

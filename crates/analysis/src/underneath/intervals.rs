@@ -41,6 +41,15 @@ impl Union {
         self.before(end) - self.before(begin)
     }
 
+    /// Begin and end of each of the disjoint intervals.
+    pub fn parts(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.parts.iter().map(|&(begin, end, _)| (begin, end))
+    }
+
+    pub fn covers(&self, moment: u64) -> bool {
+        self.within(moment, moment.saturating_add(1)) > 0
+    }
+
     /// Nanos that both unions cover.
     pub fn common(&self, other: &Union) -> u64 {
         let parts = other.parts.iter();

@@ -46,6 +46,10 @@ impl Work {
         Work { timeline, ..work }
     }
 
+    pub fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
     pub fn evaluations(&self) -> &[Span] {
         self.timeline.spans()
     }

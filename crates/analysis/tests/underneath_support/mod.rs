@@ -72,6 +72,13 @@ pub fn work() -> Work {
 
 /// Evaluations of one graph: phase, tokens, begin, and end of each step.
 pub fn work_of(graph: &[(&str, Option<u32>)], evaluations: &[(Phase, usize, u64, &[u64])]) -> Work {
+    Work::of(timeline_of(graph, evaluations))
+}
+
+pub fn timeline_of(
+    graph: &[(&str, Option<u32>)],
+    evaluations: &[(Phase, usize, u64, &[u64])],
+) -> Timeline {
     let mut definitions = Definitions::default();
     let mut template = Template::default();
     template.captures.push(CaptureDef {
@@ -121,7 +128,7 @@ pub fn work_of(graph: &[(&str, Option<u32>)], evaluations: &[(Phase, usize, u64,
     }
     let ended = walk.end_stream(&definitions);
     timeline.stream_ends(&ended).unwrap();
-    Work::of(timeline)
+    timeline
 }
 
 pub fn owner(tensor: u32) -> Option<Owner> {
@@ -281,6 +288,7 @@ pub fn results() -> UnderneathResults {
         io: Some(&io),
         samples: Some(&samples),
         counters: None,
+        cpu: None,
         traffic: &traffic(),
         speeds: Some(Speeds {
             disk: 1_000_000_000,

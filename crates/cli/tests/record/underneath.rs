@@ -15,8 +15,8 @@ use rundir::{Run, metadata::Underneath as Counted};
 
 use crate::fixture::*;
 
-/// Larger than what [`pressed`] leaves for it.
-fn model(folder: &Path) -> PathBuf {
+/// Some 400 MB: larger than what [`pressed`] leaves for it.
+pub fn model(folder: &Path) -> PathBuf {
     let path = folder.join("big.gguf");
     let mut command = tensorscope(folder);
     command.args(["synth", "--like", "llama-3.2-1b", "--type", "q8_0"]);

@@ -72,6 +72,7 @@ pub(super) fn all(summary: &Summary, input: &ReportInput) -> Vec<Table> {
         tensors(summary),
     ]);
     tables.extend(underneath.map(verdicts));
+    tables.extend(underneath.map(times));
     tables.extend(underneath.map(reads));
     tables.retain(|table| !table.rows.is_empty());
     tables
@@ -257,6 +258,31 @@ fn verdicts(results: &UnderneathResults) -> Table {
         words: 2,
         rows: rows.collect(),
         note: results.missing.join("; "),
+    }
+}
+
+/// The time of a token in parts that add up.
+fn times(results: &UnderneathResults) -> Table {
+    let rows = results.time.iter().flat_map(|time| {
+        time.parts().into_iter().map(|(name, nanos)| {
+            let share = nanos as f64 / time.nanos.max(1) as f64;
+            vec![
+                Cell::word(time.phase.as_str()),
+                Cell::word(name),
+                Cell::of(Unit::Nanos, nanos as f64 / time.tokens.max(1) as f64),
+                Cell::of(Unit::Share, share),
+            ]
+        })
+    });
+    Table {
+        id: "time",
+        title: "Where the time of a token went",
+        heads: vec!["phase", "part", "a token", "share"],
+        words: 2,
+        rows: rows.collect(),
+        note: "By samples of all threads that compute (`record --cpu`): who waits for a thread \
+               that does not run, or for the disk, is counted there."
+            .to_owned(),
     }
 }
 

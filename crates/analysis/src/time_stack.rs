@@ -1,0 +1,377 @@
+//! Where the time of each phase went, in parts that add up.
+//!
+//! Every moment of an evaluation is the time of all its threads. What each of them did is
+//! known from `record --cpu`: when it ran, and by samples whether it computed, waited in a
+//! loop for the others, or was in the kernel. Who waits for others is put down to what these
+//! do: while one of them does not run, that is why; while one waits for the disk, that is.
+//! Of all threads the mean is taken, so that the parts are shares of the phase's time.
+//!
+//! Without that record an evaluation is waiting for the disk (where faults and requests were
+//! recorded, or weights were fed) and computing.
+
+use std::collections::{BTreeMap, HashMap};
+
+use reader::{
+    Seen, Visitor,
+    kernel::{Activity, Cpu, Timeline},
+};
+use serde::{Deserialize, Serialize};
+use trace::{format::Phase, read::ReadError};
+
+use crate::{traffic::PHASES, underneath::intervals::Union};
+
+/// A pause between evaluations that is longer is nobody's work: a server waits for requests.
+const IDLE_NANOS: u64 = 1_000_000_000;
+/// Two years: times that cannot be, of a damaged log.
+const MAX_NANOS: u64 = 1 << 56;
+/// A thread that was in evaluations for less of their time does not compute.
+const MIN_THREAD_SHARE: f64 = 0.02;
+
+/// What was read of weights and KV cache in each phase, and what fed weights were waited for.
+#[derive(Debug, Default)]
+pub struct Bytes {
+    by_phase: HashMap<Phase, (u64, u64)>,
+}
+
+impl Visitor for Bytes {
+    type Error = ReadError;
+
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
+        let sums = seen.sums();
+        let (bytes, waited) = self.by_phase.entry(seen.evaluation.phase).or_default();
+        *bytes = bytes.saturating_add(sums.weight_bytes.saturating_add(sums.kv_bytes));
+        *waited = waited.saturating_add(seen.waited_nanos().unwrap_or(0));
+        Ok(())
+    }
+}
+
+/// What the stack is made from.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    pub timeline: &'a Timeline,
+    pub bytes: &'a Bytes,
+    /// When some thread waited for a page that was read; `None` where that was not recorded.
+    pub disk: Option<&'a Union>,
+    pub cpu: Option<&'a Cpu>,
+    /// Bytes a second that memory gives to the threads of the run.
+    pub memory_ceiling: Option<u64>,
+}
+
+/// The time of one phase. Parts that are not known are `None`; those that are add up to
+/// `nanos`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseTime {
+    pub phase: String,
+    pub evaluations: u64,
+    pub tokens: u64,
+    /// From the beginning of its evaluations to the beginning of the next one.
+    pub nanos: u64,
+    /// Pauses in which nobody asked for anything; not in `nanos`.
+    pub idle_nanos: u64,
+    /// Weights and KV cache that were read.
+    pub bytes: u64,
+    /// Computing for as long as memory takes to give these bytes; with `below_wall` all of
+    /// computing. `None` where memory's speed is not known; then all is `below_wall`.
+    pub at_wall: Option<u64>,
+    pub below_wall: u64,
+    pub disk: Option<u64>,
+    pub other_threads: Option<u64>,
+    pub not_running: Option<u64>,
+    /// Between evaluations: sampling, and the program's own code.
+    pub host: u64,
+    pub unexplained: Option<u64>,
+    /// What `not_running` and `other_threads` are made of.
+    pub threads: Option<ThreadTimes>,
+}
+
+impl PhaseTime {
+    /// What is known, as people call it; adds up to `nanos`.
+    pub fn parts(&self) -> Vec<(&'static str, u64)> {
+        let computing = match self.at_wall {
+            Some(_) => "computing, slower than memory",
+            None => "computing",
+        };
+        let parts = [
+            ("computing, as fast as memory is", self.at_wall),
+            (computing, Some(self.below_wall)),
+            ("waiting for the disk", self.disk),
+            ("waiting for other threads", self.other_threads),
+            ("not running", self.not_running),
+            ("between evaluations", Some(self.host)),
+            ("not explained", self.unexplained),
+        ];
+        let known = |(name, nanos): (&'static str, Option<u64>)| Some((name, nanos?));
+        parts.into_iter().filter_map(known).collect()
+    }
+}
+
+/// Sums over all threads that compute, within evaluations.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ThreadTimes {
+    pub threads: u64,
+    /// Of all of them together.
+    pub nanos: u64,
+    pub computing: u64,
+    pub waiting: u64,
+    pub kernel: u64,
+    /// Did not run: the processor was taken away, or they waited asleep.
+    pub preempted: u64,
+    pub asleep: u64,
+    pub preemptions: u64,
+    pub sleeps: u64,
+    pub migrations: u64,
+    pub samples: u64,
+    /// Of the one that computed most, over the mean: 1 when all have as much to do.
+    pub imbalance: f64,
+}
+
+/// Of all phases that the run has.
+pub fn stacks(inputs: &Inputs) -> Vec<PhaseTime> {
+    let of = |phase: &Phase| inputs.phase(*phase);
+    PHASES.iter().filter_map(of).collect()
+}
+
+impl Inputs<'_> {
+    fn phase(&self, phase: Phase) -> Option<PhaseTime> {
+        let spans = self.timeline.spans();
+        let mut time = PhaseTime {
+            phase: phase.name().to_owned(),
+            ..PhaseTime::default()
+        };
+        let mut windows = Vec::new();
+        for (at, span) in spans.iter().enumerate() {
+            if span.phase != phase {
+                continue;
+            }
+            time.evaluations += 1;
+            time.tokens += u64::from(span.tokens);
+            windows.push((span.begin_nanos, span.end_nanos));
+            // Evaluations of several contexts may overlap: then nothing lies between.
+            let next = spans.get(at + 1).map(|next| next.begin_nanos);
+            let pause = next.map_or(0, |next| next.saturating_sub(span.end_nanos));
+            match pause > IDLE_NANOS {
+                true => time.idle_nanos = time.idle_nanos.saturating_add(pause),
+                false => time.host += pause,
+            }
+        }
+        let windows = Union::of(windows);
+        let inside = windows.nanos();
+        if !(1..MAX_NANOS).contains(&inside) {
+            return None;
+        }
+        time.nanos = inside + time.host;
+        let (bytes, fed) = self.bytes.by_phase.get(&phase).copied().unwrap_or_default();
+        time.bytes = bytes;
+        let computing = match self.cpu {
+            Some(cpu) => self.by_threads(cpu, &windows, fed, &mut time),
+            None => {
+                let faults = self.disk.map(|disk| windows.common(disk));
+                let waited = faults.unwrap_or(0).saturating_add(fed).min(inside);
+                time.disk = (self.disk.is_some() || fed > 0).then_some(waited);
+                inside - waited
+            }
+        };
+        // A measured ceiling may be a little too low: then all of it is at the wall.
+        time.at_wall = self.memory_ceiling.map(|ceiling| {
+            let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(ceiling.max(1));
+            u64::try_from(nanos).unwrap_or(u64::MAX).min(computing)
+        });
+        time.below_wall = computing - time.at_wall.unwrap_or(0);
+        Some(time)
+    }
+
+    /// Fills in what threads did; the time that they computed, as a part of the phase's.
+    fn by_threads(&self, cpu: &Cpu, windows: &Union, fed: u64, time: &mut PhaseTime) -> u64 {
+        let inside = windows.nanos();
+        let threads = Threads::of(cpu, windows, self.timeline, &time.phase);
+        let count = threads.list.len() as u64;
+        if count == 0 {
+            // Too short for a sample.
+            time.unexplained = Some(inside);
+            return 0;
+        }
+        let all = threads.sum(cpu, self.disk, windows);
+        // Shares of the time of all threads become times of the phase; rounding goes to
+        // computing.
+        let part = |nanos: u64| (nanos as f64 / count as f64) as u64;
+        let fed = fed.min(part(all.for_others));
+        let (disk, not_running) = (part(all.disk) + fed, part(all.not_running));
+        let others = part(all.for_others) - fed;
+        let unexplained = part(all.unseen);
+        time.disk = Some(disk);
+        time.not_running = Some(not_running);
+        time.other_threads = Some(others);
+        time.unexplained = Some(unexplained);
+        time.threads = Some(all.times);
+        inside.saturating_sub(disk + not_running + others + unexplained)
+    }
+}
+
+/// Threads that compute, with their samples and with the times in which they do not run.
+struct Threads<'a> {
+    list: BTreeMap<u32, Thread<'a>>,
+}
+
+#[derive(Default)]
+struct Thread<'a> {
+    samples: Vec<&'a reader::kernel::CpuSample>,
+    preempted: Union,
+    asleep: Union,
+    preemptions: u64,
+    sleeps: u64,
+    migrations: u64,
+}
+
+/// Of all threads, within evaluations.
+#[derive(Default)]
+struct Sum {
+    times: ThreadTimes,
+    disk: u64,
+    not_running: u64,
+    for_others: u64,
+    /// Ran, and was not sampled.
+    unseen: u64,
+}
+
+impl<'a> Threads<'a> {
+    fn of(cpu: &'a Cpu, windows: &Union, timeline: &Timeline, phase: &str) -> Threads<'a> {
+        let mut list: BTreeMap<u32, Thread> = BTreeMap::new();
+        let is_inside = |nanos: u64| {
+            let span = timeline.span_at(nanos);
+            span.is_some_and(|span| span.phase.name() == phase)
+        };
+        for sample in &cpu.samples {
+            if is_inside(sample.nanos) {
+                list.entry(sample.tid).or_default().samples.push(sample);
+            }
+        }
+        let least = windows.nanos() as f64 * MIN_THREAD_SHARE;
+        list.retain(|_, thread| {
+            let sampled: u64 = thread.samples.iter().map(|s| s.sampled_nanos).sum();
+            sampled as f64 >= least
+        });
+        let mut off: HashMap<u32, [Vec<(u64, u64)>; 2]> = HashMap::new();
+        for one in &cpu.off {
+            let Some(thread) = list.get_mut(&one.tid) else {
+                continue;
+            };
+            let end = one.end_nanos.unwrap_or(u64::MAX);
+            let lists = off.entry(one.tid).or_default();
+            lists[usize::from(one.is_preempted)].push((one.begin_nanos, end));
+            if is_inside(one.begin_nanos) {
+                match one.is_preempted {
+                    true => thread.preemptions += 1,
+                    false => thread.sleeps += 1,
+                }
+                let is_elsewhere = one.next_cpu.is_some_and(|next| next != one.cpu);
+                thread.migrations += u64::from(is_elsewhere);
+            }
+        }
+        for (tid, [asleep, preempted]) in off {
+            if let Some(thread) = list.get_mut(&tid) {
+                thread.asleep = Union::of(asleep);
+                thread.preempted = Union::of(preempted);
+            }
+        }
+        Threads { list }
+    }
+
+    fn sum(&self, cpu: &Cpu, disk: Option<&Union>, windows: &Union) -> Sum {
+        let inside = windows.nanos();
+        let mut sum = Sum::default();
+        let mut computed = Vec::new();
+        for (tid, thread) in &self.list {
+            let preempted = windows.common(&thread.preempted);
+            let asleep = windows.common(&thread.asleep);
+            sum.not_running += preempted;
+            self.put_sleep_down(*tid, thread, disk, windows, &mut sum);
+            let runs = inside.saturating_sub(preempted + asleep);
+            let mut seen = [0; 3];
+            let mut waiting_for = [0; 3];
+            for sample in &thread.samples {
+                let activity = cpu.activity(sample);
+                seen[activity as usize] += sample.sampled_nanos;
+                if activity == Activity::Waiting {
+                    waiting_for[self.why(*tid, sample.nanos, disk) as usize] +=
+                        sample.sampled_nanos;
+                } else if activity == Activity::Kernel && is_in_fault(cpu, sample.stack) {
+                    sum.disk += sample.sampled_nanos;
+                }
+            }
+            let sampled: u64 = seen.iter().sum();
+            sum.not_running += waiting_for[Why::NotRunning as usize];
+            sum.disk += waiting_for[Why::Disk as usize];
+            sum.for_others += waiting_for[Why::Others as usize];
+            sum.unseen += runs.saturating_sub(sampled);
+            let times = &mut sum.times;
+            times.computing += seen[Activity::Computing as usize];
+            times.waiting += seen[Activity::Waiting as usize];
+            times.kernel += seen[Activity::Kernel as usize];
+            times.preempted += preempted;
+            times.asleep += asleep;
+            times.preemptions += thread.preemptions;
+            times.sleeps += thread.sleeps;
+            times.migrations += thread.migrations;
+            times.samples += thread.samples.len() as u64;
+            computed.push(seen[Activity::Computing as usize]);
+        }
+        sum.times.threads = self.list.len() as u64;
+        sum.times.nanos = inside.saturating_mul(sum.times.threads);
+        let most = computed.iter().copied().max().unwrap_or(0) as f64;
+        let mean = computed.iter().sum::<u64>() as f64 / computed.len().max(1) as f64;
+        sum.times.imbalance = most / mean.max(1.0);
+        sum
+    }
+
+    /// Sleep of a thread: for the disk, for one that does not run, or for the others.
+    fn put_sleep_down(
+        &self,
+        tid: u32,
+        thread: &Thread,
+        disk: Option<&Union>,
+        windows: &Union,
+        sum: &mut Sum,
+    ) {
+        for (begin, end) in thread.asleep.parts() {
+            let all = windows.within(begin, end);
+            let on_disk = match disk {
+                Some(disk) => disk.within(begin, end).min(all),
+                None => 0,
+            };
+            let preempted = self.list.iter().filter(|(other, _)| **other != tid);
+            let preempted = preempted.map(|(_, other)| other.preempted.within(begin, end));
+            let preempted = preempted.max().unwrap_or(0).min(all - on_disk);
+            sum.disk += on_disk;
+            sum.not_running += preempted;
+            sum.for_others += all - on_disk - preempted;
+        }
+    }
+
+    /// What the other threads do while one waits for them.
+    fn why(&self, tid: u32, nanos: u64, disk: Option<&Union>) -> Why {
+        let others = || self.list.iter().filter(|(other, _)| **other != tid);
+        if disk.is_some_and(|disk| disk.covers(nanos)) {
+            Why::Disk
+        } else if others().any(|(_, other)| other.preempted.covers(nanos)) {
+            Why::NotRunning
+        } else {
+            Why::Others
+        }
+    }
+}
+
+/// Why a thread waits for others.
+#[derive(Clone, Copy)]
+enum Why {
+    Others = 0,
+    NotRunning = 1,
+    Disk = 2,
+}
+
+/// The kernel's way into a page fault; their names are its own.
+fn is_in_fault(cpu: &Cpu, stack: u32) -> bool {
+    let calls = cpu.calls(stack);
+    calls
+        .iter()
+        .any(|call| call.module == "[kernel]" && call.name.contains("_fault"))
+}
