@@ -95,6 +95,12 @@ impl CpuRecorder {
             Target::ThisProcess => std::process::id(),
             Target::Child(pid) => pid,
         };
+        // What takes long once is done before, not while the program computes.
+        let kernel = KernelSymbols::read();
+        let mut programs = Programs::default();
+        if target == Target::ThisProcess {
+            programs.prepare(pid);
+        }
         let (counters, missing_counters) = countable();
         let mut kinds = vec![samples()];
         kinds.extend(counters.iter().map(|counter| counted(*counter)));
@@ -113,8 +119,8 @@ impl CpuRecorder {
             rings: events.map_rings()?,
             descriptors: events.descriptors(),
             counter_ids,
-            programs: Programs::default(),
-            kernel: None,
+            programs,
+            kernel,
             functions: HashMap::new(),
             calls: Vec::new(),
             stacks: StackWriter::create(&log(kernel_log::STACKS))?,
@@ -263,8 +269,7 @@ struct CpuSink {
     descriptors: Vec<RawFd>,
     counter_ids: Vec<(u64, Counter)>,
     programs: Programs,
-    /// Read when the first sample in the kernel comes.
-    kernel: Option<KernelSymbols>,
+    kernel: KernelSymbols,
     /// Of addresses that were looked up before; of the kernel as of process 0.
     functions: HashMap<(u32, u64), u32>,
     /// Of the sample at hand.
@@ -449,9 +454,9 @@ impl CpuSink {
         }
         let function = match pid {
             0 => {
-                let kernel = self.kernel.get_or_insert_with(KernelSymbols::read);
+                let name = self.kernel.function(address).unwrap_or("[kernel]");
                 Function {
-                    name: kernel.function(address).unwrap_or("[kernel]").to_owned(),
+                    name: name.to_owned(),
                     module: "[kernel]".to_owned(),
                 }
             }

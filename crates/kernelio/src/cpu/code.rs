@@ -89,6 +89,11 @@ impl CodeFile {
         Some((address..address.checked_add(section.len() as u64)?, part))
     }
 
+    /// Reads the names of all functions.
+    pub fn prepare(&self) {
+        self.functions.get_or_init(|| self.list());
+    }
+
     /// The function at an address before relocation, as people write it.
     pub fn function(&self, address: u64) -> Option<String> {
         let functions = self.functions.get_or_init(|| self.list());

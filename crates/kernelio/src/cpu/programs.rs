@@ -76,6 +76,15 @@ impl Programs {
         }
     }
 
+    /// Reads what a process has mapped and the names of its functions, which takes long for
+    /// large files.
+    pub fn prepare(&mut self, pid: u32) {
+        let program = program(&mut self.by_pid, &mut self.files, pid);
+        for code in &program.mapped {
+            code.file.prepare();
+        }
+    }
+
     /// Another program begins.
     pub fn exec(&mut self, pid: u32) {
         self.by_pid.remove(&pid);
