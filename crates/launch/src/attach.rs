@@ -380,7 +380,7 @@ fn finish(
             path.display()
         );
         if let Some(below) = below.filter(|_| props.verbosity == Verbosity::Normal) {
-            eprintln!("tensorscope: {}", underneath::sentence(&below));
+            underneath::say(&below);
         }
     }
     if let Some(lack) = lack_of_memory {

@@ -177,7 +177,10 @@ pub fn finish(
     };
     match Files::register(files).and_then(|files| session.finish(&files)) {
         Ok(summary) => describe(&mut underneath, summary),
-        Err(error) => underneath.missing.push(error.to_string()),
+        Err(error) => {
+            eprintln!("tensorscope: {error}; what the kernel did is not all recorded");
+            underneath.missing.push(error.to_string());
+        }
     }
     Some(underneath)
 }
@@ -206,8 +209,15 @@ fn describe(underneath: &mut Underneath, summary: SessionSummary) {
     underneath.missing = summary.missing.iter().map(ToString::to_string).collect();
 }
 
-/// One line for people.
-pub fn sentence(underneath: &Underneath) -> String {
+/// One line for people, if there is anything to say.
+pub fn say(underneath: &Underneath) {
+    let sentence = sentence(underneath);
+    if !sentence.is_empty() {
+        eprintln!("tensorscope: {sentence}");
+    }
+}
+
+fn sentence(underneath: &Underneath) -> String {
     let mut parts = Vec::new();
     if let Some(major) = underneath.major_faults {
         parts.push(count(major, "major fault"));

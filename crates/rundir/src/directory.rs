@@ -65,7 +65,16 @@ impl RunDirectory {
             let is_of_a_launcher = |name: &str| {
                 name == trace::control::CONTROL
                     || [crate::MODELS, crate::MODEL_SIZES].contains(&name)
-                    || ["tokens", "faults", "io", "residency"].contains(&name)
+                    || [
+                        "tokens",
+                        "faults",
+                        "io",
+                        "residency",
+                        "cpu",
+                        "stacks",
+                        "machine",
+                    ]
+                    .contains(&name)
                     || [crate::PROCESS, "touched-", "turns-"]
                         .iter()
                         .any(|prefix| name.starts_with(prefix))

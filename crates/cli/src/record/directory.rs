@@ -250,7 +250,7 @@ pub fn finish(
         );
     }
     if let Some(below) = below.filter(|_| !is_quiet) {
-        eprintln!("tensorscope: {}", underneath::sentence(&below));
+        underneath::say(&below);
     }
     if !is_quiet {
         for (op, steps) in &summary.unknown_ops() {
