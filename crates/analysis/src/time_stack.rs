@@ -6,11 +6,18 @@
 //! do: while one of them does not run, that is why; while one waits for the disk, that is.
 //! Of all threads the mean is taken, so that the parts are shares of the phase's time.
 //!
+//! How long a thread ran is known exactly, by its switches; samples only say what it did
+//! meanwhile. So they are taken as shares of that time, unless more of it than two samples
+//! was not seen: then that is not explained.
+//!
 //! Without that record an evaluation is waiting for the disk (where faults and requests were
 //! recorded, or weights were fed) and computing.
 
+mod functions;
+
 use std::collections::{BTreeMap, HashMap};
 
+use kernelio::kernel_log::machine::MachineSample;
 use reader::{
     Seen, Visitor,
     kernel::{Activity, Cpu, Timeline},
@@ -20,17 +27,33 @@ use trace::{format::Phase, read::ReadError};
 
 use crate::{traffic::PHASES, underneath::intervals::Union};
 
+pub use functions::FunctionTime;
+
 /// A pause between evaluations that is longer is nobody's work: a server waits for requests.
 const IDLE_NANOS: u64 = 1_000_000_000;
 /// Two years: times that cannot be, of a damaged log.
 const MAX_NANOS: u64 = 1 << 56;
 /// A thread that was in evaluations for less of their time does not compute.
 const MIN_THREAD_SHARE: f64 = 0.02;
+/// Samples that a thread may lack without anything having been missed: one at each end.
+const MAX_UNSEEN_SAMPLES: f64 = 2.0;
 
 /// What was read of weights and KV cache in each phase, and what fed weights were waited for.
 #[derive(Debug, Default)]
 pub struct Bytes {
     by_phase: HashMap<Phase, (u64, u64)>,
+    threads: HashMap<Phase, u16>,
+}
+
+impl Bytes {
+    /// Most threads that computed an evaluation of each phase, by its name.
+    pub fn threads(&self) -> Vec<(String, u32)> {
+        let known = |phase: &Phase| {
+            let threads = *self.threads.get(phase)?;
+            (threads > 0).then(|| (phase.name().to_owned(), u32::from(threads)))
+        };
+        PHASES.iter().filter_map(known).collect()
+    }
 }
 
 impl Visitor for Bytes {
@@ -41,6 +64,8 @@ impl Visitor for Bytes {
         let (bytes, waited) = self.by_phase.entry(seen.evaluation.phase).or_default();
         *bytes = bytes.saturating_add(sums.weight_bytes.saturating_add(sums.kv_bytes));
         *waited = waited.saturating_add(seen.waited_nanos().unwrap_or(0));
+        let threads = self.threads.entry(seen.evaluation.phase).or_default();
+        *threads = seen.evaluation.threads.max(*threads);
         Ok(())
     }
 }
@@ -52,6 +77,9 @@ pub struct Inputs<'a> {
     pub bytes: &'a Bytes,
     /// When some thread waited for a page that was read; `None` where that was not recorded.
     pub disk: Option<&'a Union>,
+    /// While a read of the model was outstanding. Who sleeps then, in a run that nobody feeds,
+    /// waits for it: also for a page that another thread's fault reads, or for a lock on it.
+    pub reads: Option<&'a Union>,
     pub cpu: Option<&'a Cpu>,
     /// Bytes a second that memory gives to the threads of the run.
     pub memory_ceiling: Option<u64>,
@@ -75,11 +103,32 @@ pub struct PhaseTime {
     pub at_wall: Option<u64>,
     pub below_wall: u64,
     pub disk: Option<u64>,
+    /// Of `disk`: weights that were fed, and came late.
+    #[serde(default)]
+    pub fed: u64,
     pub other_threads: Option<u64>,
+    /// Of `other_threads`: because one thread had more to compute than the others.
+    #[serde(default)]
+    pub imbalance: Option<u64>,
     pub not_running: Option<u64>,
+    /// Of `not_running`: a quota kept the program from running; the hypervisor gave its
+    /// processors to others. `None` where the machine does not tell.
+    #[serde(default)]
+    pub throttled: Option<u64>,
+    #[serde(default)]
+    pub stolen: Option<u64>,
     /// Between evaluations: sampling, and the program's own code.
     pub host: u64,
     pub unexplained: Option<u64>,
+    /// How busy the machine was meanwhile; all zero where nobody looked.
+    #[serde(default)]
+    pub machine: Usage,
+    /// What threads did between evaluations, and in which system calls they were, by falling
+    /// time; by samples.
+    #[serde(default)]
+    pub host_functions: Vec<FunctionTime>,
+    #[serde(default)]
+    pub system_calls: Vec<FunctionTime>,
     /// What `not_running` and `other_threads` are made of.
     pub threads: Option<ThreadTimes>,
 }
@@ -125,6 +174,22 @@ pub struct ThreadTimes {
     pub imbalance: f64,
 }
 
+/// What the machine counted while a phase was computed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Time of processors: of the program, and of everybody else.
+    pub own_nanos: Option<u64>,
+    pub others_nanos: Option<u64>,
+    pub stolen_nanos: Option<u64>,
+    /// That its threads were ready to run and did not.
+    pub queued_nanos: Option<u64>,
+    pub throttled_nanos: Option<u64>,
+    pub swapped_in_bytes: Option<u64>,
+    pub mean_hertz: Option<u64>,
+    pub processors: Option<u64>,
+}
+
 /// Of all phases that the run has.
 pub fn stacks(inputs: &Inputs) -> Vec<PhaseTime> {
     let of = |phase: &Phase| inputs.phase(*phase);
@@ -168,6 +233,7 @@ impl Inputs<'_> {
                 let faults = self.disk.map(|disk| windows.common(disk));
                 let waited = faults.unwrap_or(0).saturating_add(fed).min(inside);
                 time.disk = (self.disk.is_some() || fed > 0).then_some(waited);
+                time.fed = fed.min(waited);
                 inside - waited
             }
         };
@@ -183,6 +249,11 @@ impl Inputs<'_> {
     /// Fills in what threads did; the time that they computed, as a part of the phase's.
     fn by_threads(&self, cpu: &Cpu, windows: &Union, fed: u64, time: &mut PhaseTime) -> u64 {
         let inside = windows.nanos();
+        time.machine = Usage::within(&cpu.machine, windows);
+        let named = PHASES.iter().find(|phase| phase.name() == time.phase);
+        let found = named.map(|phase| functions::functions(cpu, self.timeline, *phase));
+        let found = found.unwrap_or_default();
+        (time.host_functions, time.system_calls) = (found.between, found.calls);
         let threads = Threads::of(cpu, windows, self.timeline, &time.phase);
         let count = threads.list.len() as u64;
         if count == 0 {
@@ -190,20 +261,79 @@ impl Inputs<'_> {
             time.unexplained = Some(inside);
             return 0;
         }
-        let all = threads.sum(cpu, self.disk, windows);
+        // Reads are always outstanding while weights are streamed ahead of their use.
+        let reads = self.reads.filter(|_| fed == 0);
+        let all = threads.sum(cpu, self.disk, reads, windows);
         // Shares of the time of all threads become times of the phase; rounding goes to
         // computing.
         let part = |nanos: u64| (nanos as f64 / count as f64) as u64;
         let fed = fed.min(part(all.for_others));
-        let (disk, not_running) = (part(all.disk) + fed, part(all.not_running));
+        let (disk, preempted) = (part(all.disk) + fed, part(all.not_running));
         let others = part(all.for_others) - fed;
         let unexplained = part(all.unseen);
+        let computing = inside.saturating_sub(disk + preempted + others + unexplained);
+        // A thread whose processor the hypervisor took away seems to compute.
+        let stolen = time.machine.stolen_of_own().map(|nanos| part(nanos).min(computing));
+        let throttled = time.machine.throttled_nanos;
         time.disk = Some(disk);
-        time.not_running = Some(not_running);
+        time.fed = fed;
+        time.not_running = Some(preempted + stolen.unwrap_or(0));
+        time.throttled = throttled.map(|nanos| part(nanos).min(preempted));
+        time.stolen = stolen;
         time.other_threads = Some(others);
+        time.imbalance = Some(part(all.imbalance).min(others));
         time.unexplained = Some(unexplained);
         time.threads = Some(all.times);
-        inside.saturating_sub(disk + not_running + others + unexplained)
+        computing - stolen.unwrap_or(0)
+    }
+}
+
+impl Usage {
+    /// Between two looks at the machine everything is taken to have gone evenly.
+    fn within(samples: &[MachineSample], windows: &Union) -> Usage {
+        let sum = |of: &dyn Fn(&MachineSample) -> Option<u64>| -> Option<u64> {
+            let known = samples.iter().filter_map(|s| Some((s.nanos, of(s)?)));
+            let known: Vec<(u64, u64)> = known.collect();
+            if known.len() < 2 {
+                return None;
+            }
+            let parts = windows.parts();
+            let parts = parts.map(|(begin, end)| value_at(&known, end) - value_at(&known, begin));
+            Some(parts.sum::<f64>().max(0.0) as u64)
+        };
+        let own_nanos = sum(&|s| s.own_nanos);
+        let busy = sum(&|s| s.busy_nanos);
+        let hertz: Vec<u64> = samples.iter().filter_map(|s| s.hertz).collect();
+        Usage {
+            own_nanos,
+            others_nanos: busy.zip(own_nanos).map(|(busy, own)| busy.saturating_sub(own)),
+            stolen_nanos: sum(&|s| s.stolen_nanos),
+            queued_nanos: sum(&|s| s.queued_nanos),
+            throttled_nanos: sum(&|s| s.throttled_nanos),
+            swapped_in_bytes: sum(&|s| s.swapped_in_bytes),
+            mean_hertz: hertz.iter().sum::<u64>().checked_div(hertz.len() as u64),
+            processors: samples.iter().filter_map(|s| s.processors).min(),
+        }
+    }
+
+    /// Time of the program's threads that the hypervisor took: as much as it had of all.
+    fn stolen_of_own(&self) -> Option<u64> {
+        let (stolen, own) = (self.stolen_nanos?, self.own_nanos? as f64);
+        let busy = own + self.others_nanos? as f64;
+        Some((stolen as f64 * own / busy.max(1.0)) as u64)
+    }
+}
+
+/// A count that grows, at a moment; before the first and behind the last it stands still.
+fn value_at(known: &[(u64, u64)], nanos: u64) -> f64 {
+    let behind = known.partition_point(|(at, _)| *at <= nanos);
+    match (behind.checked_sub(1).map(|at| known[at]), known.get(behind)) {
+        (Some((from, low)), Some(&(to, high))) => {
+            let share = (nanos - from) as f64 / (to - from).max(1) as f64;
+            low as f64 + share * (high as f64 - low as f64)
+        }
+        (Some((_, value)), None) | (None, Some(&(_, value))) => value as f64,
+        (None, None) => 0.0,
     }
 }
 
@@ -229,6 +359,8 @@ struct Sum {
     disk: u64,
     not_running: u64,
     for_others: u64,
+    /// That the others waited because one had more to compute.
+    imbalance: u64,
     /// Ran, and was not sampled.
     unseen: u64,
 }
@@ -276,7 +408,13 @@ impl<'a> Threads<'a> {
         Threads { list }
     }
 
-    fn sum(&self, cpu: &Cpu, disk: Option<&Union>, windows: &Union) -> Sum {
+    fn sum(
+        &self,
+        cpu: &Cpu,
+        disk: Option<&Union>,
+        reads: Option<&Union>,
+        windows: &Union,
+    ) -> Sum {
         let inside = windows.nanos();
         let mut sum = Sum::default();
         let mut computed = Vec::new();
@@ -284,25 +422,34 @@ impl<'a> Threads<'a> {
             let preempted = windows.common(&thread.preempted);
             let asleep = windows.common(&thread.asleep);
             sum.not_running += preempted;
-            self.put_sleep_down(*tid, thread, disk, windows, &mut sum);
+            self.put_sleep_down(*tid, thread, reads.or(disk), windows, &mut sum);
             let runs = inside.saturating_sub(preempted + asleep);
+            let sampled: u64 = thread.samples.iter().map(|s| s.sampled_nanos).sum();
+            let each = sampled as f64 / thread.samples.len().max(1) as f64;
+            let unseen = runs.saturating_sub(sampled);
+            let unseen = match unseen as f64 <= each * MAX_UNSEEN_SAMPLES {
+                true => 0,
+                false => unseen,
+            };
+            // A sample more or less at the ends is no other time than was run.
+            let scale = (runs - unseen) as f64 / sampled.max(1) as f64;
+            let scaled = |nanos: u64| (nanos as f64 * scale) as u64;
             let mut seen = [0; 3];
             let mut waiting_for = [0; 3];
             for sample in &thread.samples {
                 let activity = cpu.activity(sample);
-                seen[activity as usize] += sample.sampled_nanos;
+                let nanos = scaled(sample.sampled_nanos);
+                seen[activity as usize] += nanos;
                 if activity == Activity::Waiting {
-                    waiting_for[self.why(*tid, sample.nanos, disk) as usize] +=
-                        sample.sampled_nanos;
+                    waiting_for[self.why(*tid, sample.nanos, disk) as usize] += nanos;
                 } else if activity == Activity::Kernel && is_in_fault(cpu, sample.stack) {
-                    sum.disk += sample.sampled_nanos;
+                    sum.disk += nanos;
                 }
             }
-            let sampled: u64 = seen.iter().sum();
             sum.not_running += waiting_for[Why::NotRunning as usize];
             sum.disk += waiting_for[Why::Disk as usize];
             sum.for_others += waiting_for[Why::Others as usize];
-            sum.unseen += runs.saturating_sub(sampled);
+            sum.unseen += unseen;
             let times = &mut sum.times;
             times.computing += seen[Activity::Computing as usize];
             times.waiting += seen[Activity::Waiting as usize];
@@ -320,10 +467,12 @@ impl<'a> Threads<'a> {
         let most = computed.iter().copied().max().unwrap_or(0) as f64;
         let mean = computed.iter().sum::<u64>() as f64 / computed.len().max(1) as f64;
         sum.times.imbalance = most / mean.max(1.0);
+        sum.imbalance = computed.iter().map(|own| most as u64 - own).sum();
         sum
     }
 
-    /// Sleep of a thread: for the disk, for one that does not run, or for the others.
+    /// Sleep of a thread: for the disk, for one that does not run, or for the others. `disk`:
+    /// while a read of the model was outstanding, or some thread waited for one.
     fn put_sleep_down(
         &self,
         tid: u32,

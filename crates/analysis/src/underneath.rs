@@ -205,7 +205,7 @@ impl Rows<'_> {
         UnderneathResults {
             model_bytes: self.model.bytes,
             verdicts,
-            time: self.time(&waits),
+            time: self.time(&waits, &outstanding),
             missing: verdict::missing(self),
             counters: self.counters.cloned(),
             reread: self.io.map(|_| reread),
@@ -222,7 +222,7 @@ impl Rows<'_> {
 }
 
 impl Rows<'_> {
-    fn time(&self, waits: &[faults::Wait]) -> Vec<PhaseTime> {
+    fn time(&self, waits: &[faults::Wait], outstanding: &Union) -> Vec<PhaseTime> {
         let Some((cpu, bytes)) = self.cpu else {
             return Vec::new();
         };
@@ -232,6 +232,7 @@ impl Rows<'_> {
             timeline: self.work.timeline(),
             bytes,
             disk: (self.io.is_some() && self.faults.is_some()).then_some(&disk),
+            reads: self.io.map(|_| outstanding),
             cpu: Some(cpu),
             memory_ceiling: self.speeds.map(|speeds| speeds.memory),
         })
