@@ -273,7 +273,10 @@ impl Inputs<'_> {
         let unexplained = part(all.unseen);
         let computing = inside.saturating_sub(disk + preempted + others + unexplained);
         // A thread whose processor the hypervisor took away seems to compute.
-        let stolen = time.machine.stolen_of_own().map(|nanos| part(nanos).min(computing));
+        let stolen = time
+            .machine
+            .stolen_of_own()
+            .map(|nanos| part(nanos).min(computing));
         let throttled = time.machine.throttled_nanos;
         time.disk = Some(disk);
         time.fed = fed;
@@ -306,7 +309,9 @@ impl Usage {
         let hertz: Vec<u64> = samples.iter().filter_map(|s| s.hertz).collect();
         Usage {
             own_nanos,
-            others_nanos: busy.zip(own_nanos).map(|(busy, own)| busy.saturating_sub(own)),
+            others_nanos: busy
+                .zip(own_nanos)
+                .map(|(busy, own)| busy.saturating_sub(own)),
             stolen_nanos: sum(&|s| s.stolen_nanos),
             queued_nanos: sum(&|s| s.queued_nanos),
             throttled_nanos: sum(&|s| s.throttled_nanos),
@@ -408,13 +413,7 @@ impl<'a> Threads<'a> {
         Threads { list }
     }
 
-    fn sum(
-        &self,
-        cpu: &Cpu,
-        disk: Option<&Union>,
-        reads: Option<&Union>,
-        windows: &Union,
-    ) -> Sum {
+    fn sum(&self, cpu: &Cpu, disk: Option<&Union>, reads: Option<&Union>, windows: &Union) -> Sum {
         let inside = windows.nanos();
         let mut sum = Sum::default();
         let mut computed = Vec::new();

@@ -10,7 +10,7 @@
 mod child;
 mod measure;
 mod modes;
-mod readahead;
+pub(crate) mod readahead;
 mod routing;
 mod session;
 mod sweep;

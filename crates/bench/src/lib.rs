@@ -4,6 +4,7 @@ mod estimate;
 mod feed;
 pub mod machine;
 mod program;
+pub mod verify;
 
 use std::{
     ffi::OsString,

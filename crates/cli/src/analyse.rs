@@ -52,7 +52,7 @@ pub struct Results {
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
 const KEPT_FILE: &str = "analysis.json";
 /// Counts up whenever results change between two releases.
-const KEPT_REVISION: u32 = 3;
+const KEPT_REVISION: u32 = 4;
 
 /// The first line of that file, about the results behind it. `record` leaves them for every
 /// later `report` and `view`: exact curves of 10⁸ accesses take a minute.
@@ -312,7 +312,7 @@ fn read(
 }
 
 /// The model of a run, where its file is still there and still the same.
-fn model_of(run: &Run) -> Option<gguf::Model> {
+pub fn model_of(run: &Run) -> Option<gguf::Model> {
     let described = run.metadata()?.model.as_ref()?;
     let model = gguf::Model::open(Path::new(&described.files.first()?.path)).ok()?;
     (model.len_bytes() == described.size_bytes).then_some(model)

@@ -13,6 +13,7 @@ mod audit;
 mod compare;
 mod completions;
 mod demo;
+mod diagnose;
 mod doctor;
 mod engine_args;
 mod estimate;
@@ -65,6 +66,7 @@ enum Command {
     Synth(synth::Args),
     Record(record::Args),
     Report(report::Args),
+    Diagnose(Box<diagnose::Args>),
     Export(export::Args),
     Compare(compare::Args),
     View(view::Args),
@@ -96,6 +98,7 @@ impl Command {
                 | Command::Record(_)
                 | Command::Audit(_)
                 | Command::Bench(_)
+                | Command::Diagnose(_)
                 | Command::Run(_)
                 | Command::Doctor(_)
         )
@@ -134,6 +137,7 @@ fn execute(command: Command) -> anyhow::Result<ExitCode> {
         Command::Synth(args) => synth::run(args),
         Command::Record(args) => record::run(args),
         Command::Report(args) => report::run(args),
+        Command::Diagnose(args) => diagnose::run(&args),
         Command::Export(args) => export::run(args),
         Command::Compare(args) => compare::run(args),
         Command::View(args) => view::run(args),

@@ -16,6 +16,7 @@ pub mod feeding;
 pub mod library_file;
 pub mod needs;
 pub mod planning;
+pub mod processors;
 pub mod program;
 pub mod report;
 pub mod underneath;

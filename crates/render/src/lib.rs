@@ -10,6 +10,7 @@
 //! - [`plot`]: a small plotting kit; [`plots`]: every plot of the report;
 //! - [`page`]: the report as one HTML file, or as Markdown;
 //! - [`underneath`]: what the kernel did, as text; [`less_memory`]: what memory would give, as rows;
+//! - [`diagnosis`]: why it is slow, as text;
 //! - [`animation`]: playback as GIF or raw frames.
 //!
 //! Those of the first list are one pass over a [`Log`] and need memory for one
@@ -21,6 +22,7 @@
 pub mod animation;
 pub mod charts;
 pub mod cpu;
+pub mod diagnosis;
 mod error;
 pub mod flamegraph;
 pub mod folded;

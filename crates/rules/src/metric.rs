@@ -85,3 +85,13 @@ impl Metrics {
         self.0.insert(name.to_owned(), metric);
     }
 }
+
+impl Metric {
+    /// `None` of a text or a flag.
+    pub fn as_number(&self) -> Option<f64> {
+        match self.value {
+            Value::Number(number) => Some(number),
+            Value::Text(_) | Value::Flag(_) => None,
+        }
+    }
+}

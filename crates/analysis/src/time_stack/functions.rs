@@ -45,7 +45,10 @@ pub fn functions(cpu: &Cpu, timeline: &Timeline, phase: Phase) -> Functions {
             continue;
         }
         let stack = cpu.calls(sample.stack);
-        if let Some(call) = stack.iter().find_map(|function| system_call(&function.name)) {
+        if let Some(call) = stack
+            .iter()
+            .find_map(|function| system_call(&function.name))
+        {
             *calls.entry(call).or_default() += sample.sampled_nanos;
         }
         if let Some(innermost) = stack.last().filter(|_| is_between) {

@@ -1,0 +1,362 @@
+//! `tensorscope diagnose`: why a run is slow, what to change, what that gives, and whether
+//! it does.
+
+use std::{
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use analysis::time_stack::{self, Bytes, PhaseTime};
+use anyhow::Context as _;
+use bench::verify;
+use diagnose::{Ceilings, Diagnosis, Inputs};
+use imports::{Format, Import};
+use kernelio::memory::{self, MemoryOptions};
+use reader::{Log, kernel::Timeline};
+use render::diagnosis::Sources;
+use rules::{RuleSet, Subject};
+use rundir::{Run, machine, metadata::Metadata};
+use serde_json::json;
+use terminal::runs::{open_run, says_what_is_missing};
+
+use crate::{
+    analyse::{Results, model_of, read_ceilings, results},
+    setup::setup_of,
+};
+
+/// Say why a run is slow, what to change, by how much that helps, and check it
+///
+/// The time of a token as a stack that adds up (computing, waiting for pages, for other
+/// threads, not running, between evaluations), for each phase; then causes, the one that
+/// costs most first: evidence, why, what to type, the gain to expect, and what would refute
+/// it. Rules are data: docs/rules.md.
+///
+/// Threads are seen in a run that was recorded with --cpu, and what they waited for with
+/// --faults --io as well. Other tools' files (perf, Nsight Compute and Systems, strace) are
+/// diagnosed beside a run, or alone.
+///
+/// Exit code 0 whether there are causes or not, 1 when the run lacks something or --verify
+/// refutes an action, 2 for bad input.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  tensorscope record -m model.gguf -p Hi -n 64 --cpu --faults --io -o RUN
+  tensorscope diagnose RUN
+  tensorscope diagnose RUN --verify                 # try each action, in turns with none
+  tensorscope diagnose RUN --json | jq '.causes[0]'
+  tensorscope diagnose RUN --rules mine.toml        # rules of your own, see docs/rules.md
+  tensorscope diagnose RUN --import perf.data --import strace.txt
+  ncu --set full --page raw --csv ./program > kernels.csv
+  tensorscope diagnose --ncu kernels.csv            # without a run")]
+pub struct Args {
+    /// Run directory
+    #[arg(required_unless_present_any = ["import", "ncu", "nsys", "perf", "strace"])]
+    run: Option<PathBuf>,
+
+    /// File of another tool, of any kind that is known; may be given several times
+    #[arg(long, value_name = "FILE")]
+    import: Vec<PathBuf>,
+
+    /// Nsight Compute's CSV (ncu --csv --page raw, or details)
+    #[arg(long, value_name = "FILE")]
+    ncu: Vec<PathBuf>,
+
+    /// Nsight Systems' sqlite export (nsys export --type sqlite)
+    #[arg(long, value_name = "FILE")]
+    nsys: Vec<PathBuf>,
+
+    /// perf.data, or what perf script, stat, sched, mem or c2c print
+    #[arg(long, value_name = "FILE")]
+    perf: Vec<PathBuf>,
+
+    /// What strace prints, with -c or without
+    #[arg(long, value_name = "FILE")]
+    strace: Vec<PathBuf>,
+
+    /// Rules besides those that come with the program
+    #[arg(long, value_name = "FILE")]
+    rules: Vec<PathBuf>,
+
+    /// What memory and disk give: what `bench ceilings -o FILE` wrote [default: memory is
+    /// measured now, where the run is of this machine]
+    #[arg(long, value_name = "FILE")]
+    ceilings: Option<PathBuf>,
+
+    /// Do not measure memory
+    #[arg(long, conflicts_with = "ceilings")]
+    no_measure: bool,
+
+    /// Try each action that can be applied, one at a time and in turns with the run as it
+    /// was: predicted and measured gain side by side. Takes minutes
+    #[arg(long, requires = "run")]
+    verify: bool,
+
+    /// How often each variant is run with --verify
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "verify",
+          value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+
+    /// Show the query or the place behind each number, and rules that lack an input
+    #[arg(long, conflicts_with = "json")]
+    evidence: bool,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let rules = rule_set(&args.rules)?;
+    let imports = args.imports()?;
+    let imported: Vec<Subject> = imports.iter().flat_map(|i| i.subjects.clone()).collect();
+    let Some(path) = &args.run else {
+        let mut diagnosis = diagnose::diagnose_imported(imported, &rules);
+        diagnosis.missing = imports.iter().flat_map(|i| i.notes.clone()).collect();
+        return print(args, &diagnosis, &[], true);
+    };
+    let run = open_run(path)?;
+    let results = results(&run)?;
+    let ceilings = args.measured_ceilings(&run, &results)?;
+    let mut diagnosis = diagnosis_of(&run, &results, ceilings, &rules, &imported)?;
+    let notes = imports.iter().flat_map(|i| i.notes.clone());
+    diagnosis.missing.extend(notes);
+    let is_whole = !says_what_is_missing(
+        &run,
+        results
+            .facts
+            .traffic
+            .phases
+            .iter()
+            .map(|p| p.evaluations)
+            .sum(),
+    );
+    let verified = match args.verify {
+        true => verify::verify(&run, &diagnosis, usize::from(args.rounds))?,
+        false => Vec::new(),
+    };
+    print(args, &diagnosis, &verified, is_whole)
+}
+
+/// What a run shows by itself, with the rules that come with the program: for `report` and
+/// `view`.
+pub fn of_run(run: &Run, results: &Results) -> anyhow::Result<Diagnosis> {
+    let ceilings = Ceilings::default();
+    diagnosis_of(run, results, ceilings, &RuleSet::shipped(), &[])
+}
+
+fn diagnosis_of(
+    run: &Run,
+    results: &Results,
+    ceilings: Ceilings,
+    rules: &RuleSet,
+    imported: &[Subject],
+) -> anyhow::Result<Diagnosis> {
+    let (bytes, times) = times(run, results)?;
+    let model = model_of(run);
+    let setup = setup_of(run, model.as_ref(), None);
+    let inputs = Inputs {
+        facts: &results.facts,
+        underneath: results.underneath.as_ref(),
+        times: &times,
+        metadata: run.metadata(),
+        setup: &setup,
+        ceilings,
+        threads: &bytes.threads(),
+        better_kernels: better_kernels(run),
+        more: &[],
+    };
+    let mut diagnosis = diagnose::diagnose(&inputs, rules, imported);
+    let below = results.underneath.as_ref();
+    let missing = below.map_or_else(Vec::new, |below| below.missing.clone());
+    diagnosis.missing.extend(missing);
+    let is_watched = below.is_some_and(|below| !below.time.is_empty());
+    if !is_watched {
+        diagnosis.missing.push(
+            "what threads did was not recorded: whether an operation computed or waited is not known; \
+             record with --cpu (and --faults --io for what they waited for)"
+                .to_owned(),
+        );
+    }
+    if ceilings.memory.is_none() {
+        diagnosis.missing.push(
+            "what memory gives is not known: `tensorscope bench ceilings -m MODEL -o FILE` on the machine of \
+             the run, then --ceilings FILE"
+                .to_owned(),
+        );
+    }
+    Ok(diagnosis)
+}
+
+/// What threads and disk did where that was recorded; else evaluations and pauses.
+fn times(run: &Run, results: &Results) -> anyhow::Result<(Bytes, Vec<PhaseTime>)> {
+    let mut bytes = Bytes::default();
+    Log::new(&run.log_directory()).walk(&mut bytes)?;
+    let watched = results.underneath.as_ref().map(|below| &below.time);
+    if let Some(times) = watched.filter(|times| !times.is_empty()) {
+        return Ok((bytes, times.clone()));
+    }
+    let timeline = Timeline::read(&run.log_directory())?;
+    let times = time_stack::stacks(&time_stack::Inputs {
+        timeline: &timeline,
+        bytes: &bytes,
+        disk: None,
+        reads: None,
+        cpu: None,
+        memory_ceiling: None,
+    });
+    Ok((bytes, times))
+}
+
+/// Kernels of the built-in engine that the machine of the run could have used instead.
+fn better_kernels(run: &Run) -> Option<&'static str> {
+    let metadata = run.metadata()?;
+    let used = metadata.versions.kernels.as_deref()?;
+    let best = engine::variant::all().iter().rev();
+    let best = best.into_iter().find(|variant| variant.lacks().is_none())?;
+    (is_this_machine(metadata) && best.name != used).then_some(best.name)
+}
+
+/// By its name and processor: what is measured here holds for it.
+fn is_this_machine(metadata: &Metadata) -> bool {
+    let (then, now) = (&metadata.machine, machine::describe(None));
+    then.hostname == now.hostname
+        && then.cpu_model == now.cpu_model
+        && then.cpus_online == now.cpus_online
+}
+
+fn rule_set(files: &[PathBuf]) -> anyhow::Result<RuleSet> {
+    let mut rules = RuleSet::shipped();
+    for file in files {
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("{}: cannot read", file.display()))?;
+        rules.extend(RuleSet::parse(&text, &file.to_string_lossy())?)?;
+    }
+    Ok(rules)
+}
+
+impl Args {
+    fn imports(&self) -> anyhow::Result<Vec<Import>> {
+        let any = |files: &[PathBuf], format: Option<Format>| -> Vec<(PathBuf, Option<Format>)> {
+            files.iter().map(|file| (file.clone(), format)).collect()
+        };
+        let mut list = any(&self.import, None);
+        list.extend(any(&self.ncu, Some(Format::NcuCsv)));
+        list.extend(any(&self.nsys, Some(Format::NsysSqlite)));
+        list.extend(any(&self.perf, None));
+        list.extend(any(&self.strace, Some(Format::Strace)));
+        let read = |(file, format): (PathBuf, Option<Format>)| Ok(imports::read(&file, format)?);
+        list.into_iter().map(read).collect()
+    }
+
+    /// As given; else memory is measured now, for a second or two, where the run is of this
+    /// machine and nobody else uses it.
+    fn measured_ceilings(&self, run: &Run, results: &Results) -> anyhow::Result<Ceilings> {
+        if let Some(file) = &self.ceilings {
+            let ceilings = read_ceilings(file)?;
+            let threads = threads_of(run, results);
+            let memory = match threads {
+                Some(1) => ceilings.memory.one_thread.bytes_per_second,
+                _ => ceilings.memory.bytes_per_second,
+            };
+            return Ok(Ceilings {
+                memory: Some(memory),
+                memory_all: Some(ceilings.memory.bytes_per_second),
+                disk: Some(ceilings.disk.bytes_per_second),
+            });
+        }
+        let here = run.metadata().is_some_and(is_this_machine);
+        if self.no_measure || !here {
+            return Ok(Ceilings::default());
+        }
+        Ok(measure_memory(run, threads_of(run, results)))
+    }
+}
+
+/// Of the phase that took longest.
+fn threads_of(run: &Run, results: &Results) -> Option<usize> {
+    let longest = results
+        .facts
+        .traffic
+        .phases
+        .iter()
+        .max_by_key(|p| p.nanos)?;
+    let mut bytes = Bytes::default();
+    Log::new(&run.log_directory()).walk(&mut bytes).ok()?;
+    let threads = bytes.threads();
+    let found = threads.iter().find(|(phase, _)| *phase == longest.phase)?;
+    usize::try_from(found.1).ok()
+}
+
+/// Kept beside the run: the machine may be busy, or another one, when it is asked again.
+const MEASURED_FILE: &str = "memory-ceiling.json";
+/// Threads that had a processor for less of the time measured somebody else's load.
+const MIN_ON_CPU_PERMILLE: u32 = 900;
+
+fn measure_memory(run: &Run, threads: Option<usize>) -> Ceilings {
+    let kept = run.path().join(MEASURED_FILE);
+    let read = std::fs::read(&kept).ok();
+    let known: Option<memory::MemoryCeiling> = read.and_then(|b| serde_json::from_slice(&b).ok());
+    let ceiling = known.or_else(|| {
+        let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        eprintln!(
+            "tensorscope: measuring what memory gives, for two seconds (--no-measure leaves it out)"
+        );
+        let ceiling =
+            memory::measure(processors, MemoryOptions::for_this_machine(), &mut |_| ()).ok();
+        let ceiling = ceiling.filter(|c| {
+            c.all_threads.on_cpu_permille >= MIN_ON_CPU_PERMILLE
+                && c.one_thread.on_cpu_permille >= MIN_ON_CPU_PERMILLE
+        });
+        if let Some(ceiling) = &ceiling {
+            let text = serde_json::to_vec(ceiling).unwrap_or_default();
+            // A run on a disk that cannot be written to is measured each time.
+            let _ = std::fs::write(&kept, text);
+        }
+        ceiling
+    });
+    let Some(ceiling) = ceiling else {
+        return Ceilings::default();
+    };
+    let all = ceiling.bytes_per_second;
+    let memory = match threads {
+        Some(1) => ceiling.one_thread.bytes_per_second,
+        _ => all,
+    };
+    Ceilings {
+        memory: Some(memory),
+        memory_all: Some(all),
+        disk: None,
+    }
+}
+
+fn print(
+    args: &Args,
+    diagnosis: &Diagnosis,
+    verified: &[verify::Verified],
+    is_whole: bool,
+) -> anyhow::Result<ExitCode> {
+    if args.json {
+        let mut value = serde_json::to_value(diagnosis)?;
+        value["run"] = json!(args.run.as_deref().map(Path::to_string_lossy));
+        if args.verify {
+            value["verified"] = serde_json::to_value(verified)?;
+        }
+        terminal::print(&(serde_json::to_string_pretty(&value)? + "\n"))?;
+    } else {
+        let sources = match args.evidence {
+            true => Sources::Shown,
+            false => Sources::Hidden,
+        };
+        let mut page = render::diagnosis::text(diagnosis, sources);
+        if args.verify {
+            page.push_str(&verify::text(verified));
+        }
+        terminal::print(&page)?;
+    }
+    let is_refuted = verified.iter().any(verify::Verified::is_refuted);
+    match is_whole && !is_refuted {
+        true => Ok(ExitCode::SUCCESS),
+        false => Ok(ExitCode::from(1)),
+    }
+}

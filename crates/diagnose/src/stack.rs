@@ -1,0 +1,210 @@
+//! The time of a token as a stack: parts that add up, each a share of it.
+
+use analysis::time_stack::PhaseTime;
+use serde::{Deserialize, Serialize};
+
+/// Where the time of one phase went.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PhaseStack {
+    /// `prompt` or `generate`.
+    pub name: String,
+    pub evaluations: u64,
+    pub tokens: u64,
+    /// Of one token on average, from the beginning of an evaluation to that of the next.
+    pub token_nanos: f64,
+    pub tokens_per_second: f64,
+    /// Of all tokens.
+    pub nanos: u64,
+    /// What is known; shares add up to 1.
+    pub stack: Vec<Part>,
+    /// In a sentence: the wall, or headroom.
+    pub verdict: String,
+}
+
+/// A part of a phase's time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    pub name: String,
+    /// For people.
+    pub title: String,
+    pub share: f64,
+    /// Of one token.
+    pub nanos: f64,
+}
+
+/// Names of the parts in the order in which they are shown, and what people call them.
+pub const PARTS: [(&str, &str); 12] = [
+    ("at_wall", "computing as fast as memory gives the bytes"),
+    ("below_wall", "computing slower than memory"),
+    (
+        "in_operations",
+        "in operations: computing, or waiting for threads",
+    ),
+    ("page_faults", "waiting for pages: faults and the disk"),
+    ("fed_reads", "waiting for weights that are fed"),
+    ("barriers", "waiting for other threads at barriers"),
+    (
+        "imbalance",
+        "waiting for a thread that has more to do or is slower",
+    ),
+    ("preempted", "not running: other programs had the processor"),
+    ("throttled", "not running: a quota of processor time"),
+    (
+        "stolen",
+        "not running: the hypervisor gave the processor away",
+    ),
+    ("host", "between evaluations: sampling and the program"),
+    ("unexplained", "not explained"),
+];
+
+impl PhaseStack {
+    /// `memory_ceiling`: bytes a second that memory gives to the threads of the run.
+    pub fn of(time: &PhaseTime, memory_ceiling: Option<u64>) -> PhaseStack {
+        let mut parts = Vec::new();
+        let whole = time.nanos.max(1) as f64;
+        let tokens = time.tokens.max(1) as f64;
+        let mut put = |name: &str, nanos: u64| {
+            let title = PARTS.iter().find(|(known, _)| *known == name);
+            parts.push(Part {
+                name: name.to_owned(),
+                title: title.map_or(name, |(_, title)| title).to_owned(),
+                share: nanos as f64 / whole,
+                nanos: nanos as f64 / tokens,
+            });
+        };
+        let computing = time.at_wall.unwrap_or(0) + time.below_wall;
+        let is_watched = time.not_running.is_some() || time.unexplained.is_some();
+        let at_wall = memory_ceiling.map(|ceiling| at_wall(time.bytes, ceiling, computing));
+        match (is_watched, at_wall) {
+            (true, Some(at_wall)) => {
+                put("at_wall", at_wall);
+                put("below_wall", computing - at_wall);
+            }
+            (true, None) => put("below_wall", computing),
+            (false, Some(at_wall)) => {
+                put("at_wall", at_wall);
+                put("in_operations", computing - at_wall);
+            }
+            (false, None) => put("in_operations", computing),
+        }
+        if let Some(disk) = time.disk {
+            put("page_faults", disk - time.fed.min(disk));
+            put("fed_reads", time.fed.min(disk));
+        }
+        if let Some(others) = time.other_threads {
+            let imbalance = time.imbalance.unwrap_or(0).min(others);
+            put("barriers", others - imbalance);
+            put("imbalance", imbalance);
+        }
+        if let Some(not_running) = time.not_running {
+            let stolen = time.stolen.unwrap_or(0).min(not_running);
+            let throttled = time.throttled.unwrap_or(0).min(not_running - stolen);
+            put("preempted", not_running - stolen - throttled);
+            put("throttled", throttled);
+            put("stolen", stolen);
+        }
+        put("host", time.host);
+        put("unexplained", time.unexplained.unwrap_or(0));
+        let seconds = time.nanos as f64 / 1e9;
+        PhaseStack {
+            name: time.phase.clone(),
+            evaluations: time.evaluations,
+            tokens: time.tokens,
+            token_nanos: time.nanos as f64 / tokens,
+            tokens_per_second: time.tokens as f64 / seconds.max(1e-9),
+            nanos: time.nanos,
+            stack: parts,
+            verdict: String::new(),
+        }
+    }
+
+    pub fn share(&self, name: &str) -> Option<f64> {
+        self.stack
+            .iter()
+            .find(|part| part.name == name)
+            .map(|p| p.share)
+    }
+}
+
+/// Time in which memory can give so many bytes; a ceiling that was measured may be a little
+/// too low, then all of computing is at the wall.
+fn at_wall(bytes: u64, ceiling: u64, computing: u64) -> u64 {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(ceiling.max(1));
+    u64::try_from(nanos).unwrap_or(u64::MAX).min(computing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time() -> PhaseTime {
+        PhaseTime {
+            phase: "generate".to_owned(),
+            evaluations: 2,
+            tokens: 2,
+            nanos: 1000,
+            bytes: 300,
+            below_wall: 400,
+            disk: Some(150),
+            fed: 50,
+            other_threads: Some(100),
+            imbalance: Some(30),
+            not_running: Some(200),
+            throttled: Some(60),
+            stolen: Some(20),
+            host: 100,
+            unexplained: Some(50),
+            ..PhaseTime::default()
+        }
+    }
+
+    fn sum(stack: &PhaseStack) -> f64 {
+        stack.stack.iter().map(|part| part.share).sum()
+    }
+
+    #[test]
+    fn parts_add_up_to_one_whatever_is_known() {
+        let all = time();
+        let unwatched = PhaseTime {
+            below_wall: 900,
+            disk: None,
+            other_threads: None,
+            not_running: None,
+            unexplained: None,
+            ..time()
+        };
+        for time in [all, unwatched] {
+            for ceiling in [None, Some(1), Some(1_000_000_000), Some(u64::MAX)] {
+                let stack = PhaseStack::of(&time, ceiling);
+                assert!((sum(&stack) - 1.0).abs() < 1e-9, "{stack:?}");
+                assert!(stack.share("unexplained").is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn computing_is_at_the_wall_for_as_long_as_memory_needs() {
+        let stack = PhaseStack::of(&time(), Some(1_000_000_000));
+        assert_eq!(stack.share("at_wall"), Some(0.3));
+        assert_eq!(stack.share("below_wall"), Some(0.1));
+        assert_eq!(stack.share("preempted"), Some(0.12));
+        assert_eq!(stack.share("fed_reads"), Some(0.05));
+        assert_eq!(stack.token_nanos, 500.0);
+    }
+
+    #[test]
+    fn of_threads_that_nobody_watched_only_operations_are_known() {
+        let time = PhaseTime {
+            below_wall: 900,
+            host: 100,
+            disk: None,
+            other_threads: None,
+            not_running: None,
+            unexplained: None,
+            ..time()
+        };
+        let stack = PhaseStack::of(&time, None);
+        assert_eq!(stack.share("in_operations"), Some(0.9));
+        assert_eq!(stack.share("preempted"), None);
+    }
+}
