@@ -13,6 +13,7 @@ mod detect;
 mod error;
 mod figures;
 mod lines;
+pub mod ncu;
 pub mod strace;
 
 use std::fs::File;
@@ -91,6 +92,7 @@ pub fn read(path: &Path, format: Option<Format>) -> Result<Import, Error> {
 /// Reads bytes of a format that is text.
 pub fn parse(file: &str, bytes: &[u8], format: Format) -> Result<Import, Error> {
     match format {
+        Format::NcuCsv => ncu::parse(file, bytes),
         Format::Strace => strace::parse(file, bytes),
         _ => Err(Error::content(file, "not read by this version")),
     }
