@@ -28,6 +28,23 @@ pub enum Format {
     Strace,
 }
 
+impl Format {
+    /// As in JSON and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::PerfData => "perf_data",
+            Format::PerfScript => "perf_script",
+            Format::PerfStat => "perf_stat",
+            Format::PerfSched => "perf_sched",
+            Format::PerfMem => "perf_mem",
+            Format::PerfC2c => "perf_c2c",
+            Format::NcuCsv => "ncu_csv",
+            Format::NsysSqlite => "nsys_sqlite",
+            Format::Strace => "strace",
+        }
+    }
+}
+
 /// So much of a file is looked at: what a program prints before the tool's own output, and the
 /// long header of a raw page of Nsight Compute, fit.
 pub const HEAD_BYTES: u64 = 1 << 20;

@@ -12,6 +12,7 @@ pub mod calls;
 mod detect;
 mod error;
 mod figures;
+mod kept;
 mod lines;
 pub mod ncu;
 pub mod strace;
@@ -25,6 +26,7 @@ use serde::Serialize;
 
 pub use detect::{Format, detect_bytes};
 pub use error::Error;
+pub use kept::{Kept, kept};
 
 /// What one file says.
 #[derive(Clone, Debug, PartialEq, Serialize)]
