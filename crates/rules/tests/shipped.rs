@@ -169,7 +169,7 @@ fn shipped_rules_are_complete() {
 /// What a rule of ours lacks that one of a user may lack.
 fn check_shipped(rule: &Rule) -> Vec<String> {
     let mut complaints = Vec::new();
-    let mut complain = |what: String| complaints.push(format!("{}: {what}", rule.place));
+    let mut complain = |what: String| complaints.push(format!("{}: {what}", rule.place()));
     let is_silent_group = rule.action.is_none() && rule.why.is_none();
     if is_silent_group {
         return complaints;
