@@ -102,6 +102,7 @@ impl Target {
             facts: &results.facts,
             caches: results.caches.as_ref(),
             underneath: results.underneath.as_ref(),
+            roofline: results.roofline.as_ref(),
         };
         let plots = plots::all(&input);
         match (self.kind, &self.path) {

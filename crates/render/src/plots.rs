@@ -8,13 +8,14 @@ mod attention;
 mod experts;
 pub mod feed;
 mod offsets;
+mod roofline;
 mod tokens;
 mod traffic;
 mod underneath;
 
 use analysis::{
     actions::Action, cache_trace::Scope, caches::Caches, facts::Facts, findings::Finding,
-    underneath::UnderneathResults,
+    roofline::Roofline, underneath::UnderneathResults,
 };
 use index::RunIndex;
 
@@ -39,6 +40,8 @@ pub struct ReportInput<'a> {
     pub caches: Option<&'a Caches>,
     /// Absent when nothing was recorded of what the kernel did.
     pub underneath: Option<&'a UnderneathResults>,
+    /// Absent when it is not known what the hardware allows.
+    pub roofline: Option<&'a Roofline>,
 }
 
 /// A picture with its words.
@@ -137,6 +140,7 @@ pub fn all(input: &ReportInput) -> Vec<Plot> {
     plots.extend(tokens::plots(input.index));
     plots.extend(offsets::plot(input.index));
     plots.extend(traffic::plots(input.facts));
+    plots.extend(input.roofline.and_then(roofline::plot));
     plots.extend(attention::plots(input.facts));
     plots.extend(experts::plots(input.index, input.caches));
     plots.extend(memory(input.facts, input.caches));
