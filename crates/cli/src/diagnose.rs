@@ -15,7 +15,7 @@ use imports::{Format, Import};
 use kernelio::memory::{self, MemoryOptions};
 use reader::{Log, kernel::Timeline};
 use render::diagnosis::Sources;
-use rules::{RuleSet, Subject};
+use rules::{RuleFile, RuleSet, Subject};
 use rundir::{Run, machine, metadata::Metadata};
 use serde_json::json;
 use terminal::runs::{open_run, says_what_is_missing};
@@ -146,9 +146,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// What a run shows by itself, with the rules that come with the program: for `report` and
 /// `view`.
+#[allow(dead_code)]
 pub fn of_run(run: &Run, results: &Results) -> anyhow::Result<Diagnosis> {
     let ceilings = Ceilings::default();
-    diagnosis_of(run, results, ceilings, &RuleSet::shipped(), &[])
+    diagnosis_of(run, results, ceilings, RuleSet::shipped(), &[])
 }
 
 fn diagnosis_of(
@@ -232,11 +233,11 @@ fn is_this_machine(metadata: &Metadata) -> bool {
 }
 
 fn rule_set(files: &[PathBuf]) -> anyhow::Result<RuleSet> {
-    let mut rules = RuleSet::shipped();
+    let mut rules = RuleSet::shipped().clone();
     for file in files {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("{}: cannot read", file.display()))?;
-        rules.extend(RuleSet::parse(&text, &file.to_string_lossy())?)?;
+        rules.extend(RuleFile::parse(&text, &file.to_string_lossy())?)?;
     }
     Ok(rules)
 }
