@@ -49,6 +49,8 @@ const KERNEL: &[Name] = &[
     ("tensor.share", "how busy the tensor pipe is"),
     ("fma.share", "how busy the FMA pipe is"),
     ("issue.share", "issue slots that are used"),
+    ("ipc", "instructions a cycle, of a multiprocessor"),
+    ("warps_active", "resident warps of a scheduler"),
     (
         "warps_eligible",
         "warps a scheduler can choose from in a cycle",
@@ -100,12 +102,19 @@ const KERNEL: &[Name] = &[
     ("stall.membar", "… at a memory fence"),
     ("stall.imc", "… for an immediate constant"),
     ("stall.no_instruction", "… for its next instruction"),
+    ("stall.gmma", "… for a product of a warp group"),
+    ("stall.sleeping", "… asleep by its own wish"),
+    ("stall.misc", "… for something else"),
     ("stall.dispatch", "… for the dispatcher"),
     (
         "sectors_per_request.load",
         "sectors of 32 bytes that a load of a warp touches",
     ),
     ("sectors_per_request.store", "… a store of a warp"),
+    (
+        "sectors.excess_share",
+        "of all sectors, those that a better order of the accesses would not need",
+    ),
     (
         "bank_conflicts.share",
         "of what shared memory does, repetition by conflicts",
@@ -208,6 +217,9 @@ const COUNTERS: &[Name] = &[
     ("major_faults_per_second", "those that read from disk"),
     ("frequency_hertz", "cycles a second of processor time"),
     ("frequency_max_hertz", "the highest that the processor has"),
+    ("samples.total", "stacks that were sampled"),
+    ("samples.kernel_share", "of these, in the kernel"),
+    ("samples.lost", "that could not be kept"),
     ("topdown.retiring", "of the slots, useful work"),
     ("topdown.bad_speculation", "of the slots, thrown away"),
     (
