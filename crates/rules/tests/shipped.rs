@@ -129,7 +129,7 @@ fn every_rule_comes_first_for_its_case_and_is_silent_for_its_counter_example() {
 }
 
 #[test]
-fn kernels_that_were_measured_have_the_cause_that_was_put_into_them() {
+fn kernels_that_were_measured_have_the_first_cause_that_their_file_says() {
     let mut wrong = Vec::new();
     for line in MEASURED.lines() {
         let Some(rest) = line.strip_prefix("measured ") else {
