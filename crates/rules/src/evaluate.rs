@@ -7,7 +7,7 @@
 //!    is a symptom of another one that holds.
 //!
 //! Over all subjects, causes are ranked by the share of time that they explain: of the
-//! subject's time, times the subject's share of the whole, where the metric [`TIME_SHARE`]
+//! subject's time, times the subject's share of the whole, where the metric [`TOTAL_SHARE`]
 //! says so.
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use crate::set::RuleSet;
 use crate::text::{self, Style};
 
 /// The metric that says which share of everything that was measured the subject is.
-pub const TIME_SHARE: &str = "time_share";
+pub const TOTAL_SHARE: &str = "total_share";
 
 /// What the rules say of all subjects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -118,7 +118,7 @@ pub fn evaluate(rules: &RuleSet, subjects: &[Subject]) -> Verdicts {
 }
 
 fn weight(subject: &Subject) -> f64 {
-    match subject.metrics.get(TIME_SHARE).map(|metric| &metric.value) {
+    match subject.metrics.get(TOTAL_SHARE).map(|metric| &metric.value) {
         Some(Value::Number(share)) if share.is_finite() => share.clamp(0.0, 1.0),
         _ => 1.0,
     }

@@ -1,7 +1,7 @@
 //! The language of rules: comparisons and arithmetic on metrics, some of which are unknown.
 //!
-//! An expression is parsed once ([`parse`]), with its types checked as far as they are known
-//! then, and evaluated against many subjects ([`eval`]). What was not measured is unknown, and
+//! An expression is parsed once ([`Expression::parse`]), with its types checked as far as they are known
+//! then, and evaluated against many subjects ([`Expression::eval`]). What was not measured is unknown, and
 //! so is what is computed from it, what is divided by zero and what is no finite number.
 //! `false and unknown` is false, `true or unknown` is true. No expression panics, recurses
 //! deeper than [`MAX_DEPTH`] or yields a number that is not finite.

@@ -5,7 +5,7 @@
 //! numbers is written in rule files, not here. In the order that data flows:
 //!
 //! - [`metric`]: what is known of a subject, and [`names`]: what its numbers are called;
-//! - [`file`]: rule files (TOML), read and checked: every error has file, line and column;
+//! - [`mod@file`]: rule files (TOML), read and checked: every error has file, line and column;
 //! - [`expression`]: the small language in them, where what was not measured is unknown;
 //! - [`template`]: texts with placeholders, and [`text`]: how numbers are shown in them;
 //! - [`set`]: files joined into one tree, and [`shipped`]: the ones that come with us;

@@ -8,7 +8,7 @@ pub type Name = (&'static str, &'static str);
 
 /// Of any subject.
 pub const ANY: &[Name] = &[(
-    "time_share",
+    "total_share",
     "of the time of all subjects of this kind: causes are ranked by it",
 )];
 
@@ -27,6 +27,11 @@ pub fn names(kind: &str) -> &'static [Name] {
 
 const KERNEL: &[Name] = &[
     ("duration_nanos", "how long a launch of it runs"),
+    ("launches", "how many of it, of which the others are means"),
+    (
+        "memory.share",
+        "throughput of the busiest part of memory and caches, of its peak",
+    ),
     ("dram.share", "throughput of the card's memory, of its peak"),
     ("dram.bytes", "moved to and from the card's memory"),
     ("dram.bytes_per_second", "the same, a second"),
@@ -44,6 +49,8 @@ const KERNEL: &[Name] = &[
     ("tensor.share", "how busy the tensor pipe is"),
     ("fma.share", "how busy the FMA pipe is"),
     ("issue.share", "issue slots that are used"),
+    ("ipc", "instructions a cycle, of a multiprocessor"),
+    ("warps_active", "resident warps of a scheduler"),
     (
         "warps_eligible",
         "warps a scheduler can choose from in a cycle",
@@ -95,6 +102,9 @@ const KERNEL: &[Name] = &[
     ("stall.membar", "… at a memory fence"),
     ("stall.imc", "… for an immediate constant"),
     ("stall.no_instruction", "… for its next instruction"),
+    ("stall.gmma", "… for a product of a warp group"),
+    ("stall.sleeping", "… asleep by its own wish"),
+    ("stall.misc", "… for something else"),
     ("stall.dispatch", "… for the dispatcher"),
     (
         "sectors_per_request.load",
@@ -102,10 +112,18 @@ const KERNEL: &[Name] = &[
     ),
     ("sectors_per_request.store", "… a store of a warp"),
     (
+        "sectors.excess_share",
+        "of all sectors, those that a better order of the accesses would not need",
+    ),
+    (
         "bank_conflicts.share",
         "of what shared memory does, repetition by conflicts",
     ),
-    ("local.spill_bytes", "registers kept in local memory"),
+    (
+        "local.spill_bytes",
+        "moved to and from local memory, for registers that are kept there",
+    ),
+    ("local.spill_requests", "how often"),
     ("branch.divergence", "lanes of a warp that are masked off"),
     ("atomics.share", "of L2's requests, atomic ones"),
 ];
@@ -116,6 +134,7 @@ const TRACE: &[Name] = &[
         "of the time between the first and the last kernel, with a kernel running",
     ),
     ("gpu.gaps", "of the same time, with none running"),
+    ("gpu.mean_gap_nanos", "how long none ran, in the mean"),
     ("gpu.kernels", "how many ran"),
     ("gpu.mean_kernel_nanos", "how long each, in the mean"),
     ("copies.share", "of the same time, copying"),
@@ -198,6 +217,9 @@ const COUNTERS: &[Name] = &[
     ("major_faults_per_second", "those that read from disk"),
     ("frequency_hertz", "cycles a second of processor time"),
     ("frequency_max_hertz", "the highest that the processor has"),
+    ("samples.total", "stacks that were sampled"),
+    ("samples.kernel_share", "of these, in the kernel"),
+    ("samples.lost", "that could not be kept"),
     ("topdown.retiring", "of the slots, useful work"),
     ("topdown.bad_speculation", "of the slots, thrown away"),
     (
@@ -218,13 +240,22 @@ const SCHEDULE: &[Name] = &[
         "the longest time that a thread was ready and did not run",
     ),
     ("wait.mean_nanos", "the mean one"),
-    ("wait.share", "of the threads' time, ready and not running"),
-    ("run.share", "of the threads' time, running"),
+    (
+        "wait.share",
+        "of the time that threads ran or were ready: ready and not running",
+    ),
+    ("run.share", "of the same time: running"),
+    (
+        "sleep.share",
+        "of the threads' whole time, neither running nor ready",
+    ),
     ("switches_per_second", "of all threads"),
+    ("threads", "of the program"),
     (
         "tasks_competing",
-        "threads that wanted a processor at once, for each processor",
+        "threads, of all programs, that used the processors to speak of",
     ),
+    ("processors", "of the machine"),
 ];
 
 const LINES: &[Name] = &[
@@ -235,6 +266,7 @@ const LINES: &[Name] = &[
     ("hitm.share", "of all sampled loads"),
     ("hitm.top_line_share", "of these, on the line that has most"),
     ("hitm.threads_on_line", "threads that use that line"),
+    ("hitm.processors_on_line", "processors that use that line"),
     (
         "hitm.distinct_offsets",
         "places of that line that are used: one is sharing, two are false sharing",

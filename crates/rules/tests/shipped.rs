@@ -1,4 +1,5 @@
-//! The rules that come with us: complete, and right for the cases of `shipped_cases.txt`.
+//! The rules that come with us: complete, and right for the cases of `shipped_cases.txt` and
+//! the kernels of `measured_kernels.txt`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,6 +8,7 @@ use rules::names::{self, names};
 use rules::{Metrics, Rule, RuleSet, Subject, Unit, Verdicts, evaluate};
 
 const CASES: &str = include_str!("shipped_cases.txt");
+const MEASURED: &str = include_str!("measured_kernels.txt");
 
 type Words<'a> = BTreeMap<&'a str, &'a str>;
 
@@ -121,6 +123,28 @@ fn every_rule_comes_first_for_its_case_and_is_silent_for_its_counter_example() {
         let found = evaluate(rules, &[case.not]);
         if found.causes.iter().any(|cause| cause.id == case.rule) {
             wrong.push(format!("{} is a false alarm\n{}", case.rule, said(&found)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn kernels_that_were_measured_have_the_first_cause_that_their_file_says() {
+    let mut wrong = Vec::new();
+    for line in MEASURED.lines() {
+        let Some(rest) = line.strip_prefix("measured ") else {
+            continue;
+        };
+        let (rule, rest) = rest.split_once(' ').unwrap();
+        let (kind, rest) = rest.split_once(' ').unwrap();
+        let words = changed(&Words::new(), rest, &BTreeMap::new());
+        let found = evaluate(RuleSet::shipped(), &[subject(kind, &words)]);
+        if found.causes.first().is_none_or(|cause| cause.id != rule) {
+            let name = words[NAME];
+            wrong.push(format!(
+                "{name}: {rule} is not first, but\n{}",
+                said(&found)
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
