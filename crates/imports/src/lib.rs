@@ -14,6 +14,7 @@ mod error;
 mod figures;
 mod lines;
 pub mod ncu;
+pub mod nsys;
 pub mod perf;
 pub mod strace;
 
@@ -88,7 +89,7 @@ pub fn read(path: &Path, format: Option<Format>) -> Result<Import, Error> {
         None => detect(path)?,
     };
     match format {
-        Format::NsysSqlite => Err(Error::content(&file, "not read by this version")),
+        Format::NsysSqlite => nsys::read(path, &file),
         text => parse(&file, &whole(path, &file)?, text),
     }
 }
