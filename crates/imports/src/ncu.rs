@@ -19,7 +19,7 @@ use crate::Import;
 use crate::detect::Format;
 use crate::error::Error;
 use crate::figures::{Kind, number, unit};
-use crate::lines::{lines, shown};
+use crate::lines::{lines, said, shown};
 
 use stalls::Stalls;
 
@@ -362,7 +362,7 @@ fn header(bytes: &[u8]) -> Option<(u64, usize)> {
 fn no_header(file: &str, bytes: &[u8]) -> Error {
     for (number, line) in lines(bytes) {
         if let Some(text) = line.strip_prefix("==ERROR== ") {
-            return Error::line(file, number, format!("ncu failed: {text}"));
+            return Error::line(file, number, format!("ncu failed: {}", said(text)));
         }
     }
     Error::content(

@@ -15,6 +15,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
 
 use crate::detect::Format;
 use crate::error::Error;
+use crate::lines::said;
 use crate::{Clock, Event, Import};
 
 use timeline::{Span, Timeline};
@@ -28,6 +29,9 @@ const GRAPHS: &str = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE";
 
 /// Rows of one table; more are of no trace that a person looks at, but of a damaged file.
 const MAX_ROWS: u64 = 20_000_000;
+
+/// Its length, its key, the length of its head and a type, and where it is on its page.
+const MIN_ROW_BYTES: u64 = 6;
 
 const HOST_TO_DEVICE: i64 = 1;
 const DEVICE_TO_HOST: i64 = 2;
@@ -311,6 +315,8 @@ impl Api {
 struct Database<'a> {
     file: &'a str,
     connection: Connection,
+    /// More rows than the file has room for are the same ones again.
+    max_rows: u64,
 }
 
 /// Where in which table, for messages.
@@ -343,7 +349,7 @@ impl Numbers<'_, '_> {
         };
         self.row
             .get(column)
-            .map_err(|error| self.place.wrong(&error.to_string()))
+            .map_err(|error| self.place.wrong(&said(&error.to_string())))
     }
 }
 
@@ -365,7 +371,10 @@ impl<'a> Database<'a> {
             | OpenFlags::SQLITE_OPEN_URI
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let refused = |error: rusqlite::Error| {
-            Error::content(file, format!("no database that can be read: {error}"))
+            Error::content(
+                file,
+                format!("no database that can be read: {}", said(&error.to_string())),
+            )
         };
         let connection = Connection::open_with_flags(address, flags).map_err(refused)?;
         for (setting, on) in [
@@ -381,11 +390,21 @@ impl<'a> Database<'a> {
                 "PRAGMA cell_size_check = ON; PRAGMA query_only = ON; PRAGMA mmap_size = 0;",
             )
             .map_err(refused)?;
-        Ok(Database { file, connection })
+        let bytes = std::fs::metadata(path)
+            .map_err(|source| Error::io(file, source))?
+            .len();
+        Ok(Database {
+            file,
+            connection,
+            max_rows: MAX_ROWS.min(bytes / MIN_ROW_BYTES),
+        })
     }
 
     fn refused(&self, error: &rusqlite::Error) -> Error {
-        Error::content(self.file, format!("the database is damaged: {error}"))
+        Error::content(
+            self.file,
+            format!("the database is damaged: {}", said(&error.to_string())),
+        )
     }
 
     /// The columns of a plain table; none where there is no such name.
@@ -474,9 +493,9 @@ impl<'a> Database<'a> {
                 table,
                 row: count,
             };
-            if count > MAX_ROWS {
+            if count > self.max_rows {
                 return Err(place().wrong(
-                    "too many; export a shorter time (`--ts-shift`, `nsys profile --duration`)",
+                    "more than the file has room for, or than are looked at; export a shorter time (`--ts-shift`, `nsys profile --duration`)",
                 ));
             }
             let numbers = Numbers {

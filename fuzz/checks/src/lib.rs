@@ -6,6 +6,7 @@
 
 mod estimates;
 mod header;
+mod imports;
 mod kernel;
 mod log;
 mod pieces;
@@ -18,7 +19,7 @@ pub use pieces::{FILES, MARK};
 pub type Check = fn(&[u8]);
 
 /// By the name of its fuzz target and of its folder in `fuzz/corpus`.
-pub const CHECKS: [(&str, Check); 12] = [
+pub const CHECKS: [(&str, Check); 17] = [
     ("arguments", text::arguments),
     ("blkparse", kernel::blkparse),
     ("config", estimates::config),
@@ -28,9 +29,14 @@ pub const CHECKS: [(&str, Check); 12] = [
     ("machines", estimates::machines),
     ("maps", kernel::maps),
     ("names", text::names),
+    ("ncu", imports::ncu),
+    ("nsys", imports::nsys),
+    ("perf_data", imports::perf_data),
+    ("perf_text", imports::perf_text),
     ("plan", text::plan),
     ("records", log::records),
     ("run", run::run),
+    ("strace", imports::strace),
 ];
 
 /// Runs the check of this name.

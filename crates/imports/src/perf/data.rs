@@ -21,11 +21,12 @@ use rules::{Metrics, Subject, Unit};
 
 use crate::detect::Format;
 use crate::error::Error;
+use crate::lines::said;
 use crate::{Clock, Event, Import};
 
 pub fn parse(file: &str, bytes: &[u8]) -> Result<Import, Error> {
     check::check(file, bytes)?;
-    let unreadable = |error: linux_perf_data::Error| Error::content(file, error.to_string());
+    let unreadable = |error: linux_perf_data::Error| Error::content(file, said(&error.to_string()));
     let reader = PerfFileReader::parse_file(Cursor::new(bytes)).map_err(unreadable)?;
     let (mut perf_file, mut records) = (reader.perf_file, reader.record_iter);
     let mut import = Import::new(Format::PerfData, file);

@@ -17,7 +17,7 @@ use crate::Import;
 use crate::detect::Format;
 use crate::error::Error;
 use crate::figures::number;
-use crate::lines::{lines, shown};
+use crate::lines::{lines, said, shown};
 
 pub fn parse(file: &str, bytes: &[u8]) -> Result<Import, Error> {
     let mut stat = Stat::default();
@@ -52,7 +52,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Import, Error> {
     if !missing.is_empty() {
         import.notes.push(format!(
             "not supported or not counted here, and absent: {}",
-            missing.join(", ")
+            said(&missing.join(", "))
         ));
     }
     if stat.multiplexed {
