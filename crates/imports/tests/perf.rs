@@ -124,6 +124,15 @@ fn hardware_counters_become_shares() {
 }
 
 #[test]
+fn more_misses_than_accesses_are_no_share() {
+    let text = "5,000 LLC-load-misses\n1,000 LLC-loads\n110 branch-misses\n100 branches\n";
+    let import = parse(Format::PerfStat, text).unwrap();
+    assert_eq!(number(&import.subjects[0], "llc.miss_share"), None);
+    assert!(import.notes[0].contains("line 1: LLC-load-misses is 5.000 times LLC-loads"));
+    near(&import, "branch.miss_share", 1.0);
+}
+
+#[test]
 fn waits_for_a_processor_are_known_by_command() {
     let import = read("perf-sched-latency.txt");
     let shell = import
@@ -262,7 +271,7 @@ fn damaged_texts_are_refused_with_their_line() {
     let latency = fs::read_to_string(file("perf-sched-latency.txt")).unwrap();
     let cut = &latency[..latency.len() / 2];
     let c2c = fs::read_to_string(file("perf-c2c.txt")).unwrap();
-    let c2c = &c2c[..1000];
+    let (in_a_line, in_a_section) = (&c2c[..1000], &c2c[..c2c.find("Shared Data").unwrap()]);
     let header = "# Overhead       Samples  Memory access\n";
     for (format, text, expect) in [
         (
@@ -292,7 +301,12 @@ fn damaged_texts_are_refused_with_their_line() {
         ),
         (
             Format::PerfC2c,
-            c2c,
+            in_a_line,
+            "p.txt:21: no event of perf c2c: ",
+        ),
+        (
+            Format::PerfC2c,
+            in_a_section,
             "p.txt: cut: the table of shared lines is missing",
         ),
         (Format::PerfC2c, "hello\n", "p.txt: no table of perf c2c"),
@@ -381,7 +395,7 @@ proptest! {
             for metric in import.subjects.iter().flat_map(|subject| subject.metrics.0.values()) {
                 let Value::Number(number) = metric.value else { continue };
                 prop_assert!(number.is_finite());
-                prop_assert!(metric.unit != Unit::Share || number >= 0.0);
+                prop_assert!(metric.unit != Unit::Share || (0.0..=1.0 + 1e-9).contains(&number));
             }
         }
     }

@@ -63,7 +63,10 @@ fn sound(data: &[u8], read: Result<Import, Error>) {
             if let Value::Number(number) = metric.value {
                 assert!(number.is_finite(), "{name} is {number}");
                 let share = metric.unit == Unit::Share;
-                assert!(!share || number >= 0.0, "{name} is {number}");
+                assert!(
+                    !share || (0.0..=1.0 + 1e-9).contains(&number),
+                    "{name} is {number}"
+                );
             }
         }
     }

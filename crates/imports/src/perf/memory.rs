@@ -78,6 +78,13 @@ pub fn c2c(file: &str, bytes: &[u8]) -> Result<Import, Error> {
             "cut: the table of shared lines is missing; print it with `perf c2c report --stdio`",
         ));
     }
+    // Parts of the loads, which are never more than all.
+    for (name, (value, at)) in &events {
+        if name.starts_with("Load ") && *value > loads {
+            let text = format!("`{name}` is {value}, but there are {loads} loads");
+            return Err(Error::line(file, *at, text));
+        }
+    }
     let mut import = Import::new(Format::PerfC2c, file);
     let mut metrics = Metrics::default();
     let sum = |names: &[&str]| {

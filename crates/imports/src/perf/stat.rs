@@ -36,13 +36,14 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Import, Error> {
         ));
     }
     let mut import = Import::new(Format::PerfStat, file);
-    let subject = stat.subject(file);
+    let (subject, absurd) = stat.subject(file);
     if subject.metrics.0.is_empty() {
         import.notes.push(
             "no counter was counted; `perf list hw cache` shows what this machine has".into(),
         );
     }
     import.subjects.push(subject);
+    import.notes.extend(absurd);
     let missing: Vec<&str> = stat
         .missing
         .keys()
@@ -60,6 +61,9 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Import, Error> {
     }
     Ok(import)
 }
+
+/// A part of a whole that is larger than this times the whole is no part of it.
+const MAX_SHARE: f64 = 1.25;
 
 #[derive(Clone, Copy, Default)]
 struct Count {
@@ -212,7 +216,9 @@ impl Stat {
         true
     }
 
-    fn subject(&self, file: &str) -> Subject {
+    /// With what is too strange to be given on.
+    fn subject(&self, file: &str) -> (Subject, Vec<String>) {
+        let mut absurd = Vec::new();
         let mut metrics = Metrics::default();
         let get = |names: &[&'static str]| {
             let found = names
@@ -226,7 +232,18 @@ impl Stat {
                 && b.value > 0.0
             {
                 let source = format!("{file}:{} {top} / {below}", a.line);
-                metrics.number(name, unit, a.value / b.value, Some(&source));
+                let value = a.value / b.value;
+                // Counted at different times, the part may be a little more than the whole.
+                if unit == Unit::Share && value > MAX_SHARE {
+                    absurd.push(format!(
+                        "line {}: {top} is {value:.3} times {below}, and left out",
+                        a.line
+                    ));
+                } else if unit == Unit::Share {
+                    metrics.number(name, unit, value.min(1.0), Some(&source));
+                } else {
+                    metrics.number(name, unit, value, Some(&source));
+                }
             }
         };
         let all_cycles = &["cycles", "cpu-cycles"];
@@ -326,11 +343,12 @@ impl Stat {
                 Some(&source),
             );
         }
-        Subject {
+        let subject = Subject {
             kind: "counters".to_owned(),
             name: self.command.clone().unwrap_or_else(|| file.to_owned()),
             metrics,
-        }
+        };
+        (subject, absurd)
     }
 
     /// Seconds, and what says so. `-x,` and `-j` do not print them, but what perf has divided by
