@@ -64,6 +64,17 @@ fn every_file_is_known_by_its_content() {
     ] {
         assert_eq!(imports::detect(&file(name)).unwrap(), format, "{name}");
     }
+    // A table of numbers in prose is none of these, nor is a list of a program's own.
+    for text in [
+        "| 1 | 2 | three | 4 | 5 |\n",
+        "1, 2, three and more, 4, 5\n",
+        "read(3) is a call\n",
+    ] {
+        assert!(
+            imports::detect_bytes("x", text.as_bytes()).is_err(),
+            "{text}"
+        );
+    }
     let error = imports::detect(&file("README.md")).unwrap_err().to_string();
     assert!(error.contains("of no format that is known here"), "{error}");
     assert!(imports::detect(&file("absent")).is_err());

@@ -431,7 +431,7 @@ fn json_row(object: &Json) -> Option<Row<'_>> {
 
 /// `[interval,][processor,[count,]]value,unit,event,run time,percent[,metric,its unit]`
 fn csv_row(line: &str) -> Option<Row<'_>> {
-    let separator = [',', ';', '\t', '|']
+    let separator = [',', ';', '\t']
         .into_iter()
         .find(|c| line.matches(*c).count() >= 4)?;
     let fields: Vec<&str> = line.split(separator).map(str::trim).collect();
@@ -459,7 +459,10 @@ fn is_counter(fields: &[&str], at: usize) -> bool {
         && fields[at + 2].starts_with(|c: char| c.is_ascii_alphabetic())
         && !fields[at + 3].is_empty()
         && fields[at + 3].bytes().all(|b| b.is_ascii_digit())
-        && number(fields[at + 4]).is_some()
+        && number(fields[at + 4]).is_some_and(|percent| (0.0..=100.0).contains(&percent))
+        // Units and events are words.
+        && !fields[at + 1].contains(' ')
+        && !fields[at + 2].contains(' ')
 }
 
 /// Whether this is a line of `-x,`. Strict, for [`crate::detect`].
