@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::lines::lines;
+use crate::perf::{sched, script, stat};
 use crate::strace;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -77,7 +78,7 @@ pub fn detect_bytes(file: &str, head: &[u8]) -> Result<Format, Error> {
         if strace::is_line(&line) {
             return Ok(Format::Strace);
         }
-        if crate::detect::is_sample(&line) {
+        if script::is_head(&line) {
             script += 1;
             if script == 2 {
                 return Ok(Format::PerfScript);
@@ -108,61 +109,20 @@ fn by_mark(line: &str) -> Option<Format> {
     if trimmed.starts_with("#") && trimmed.contains(" counts unit events") {
         return Some(Format::PerfStat);
     }
-    if is_stat_csv(line) {
+    if stat::is_csv_line(line) {
         return Some(Format::PerfStat);
     }
-    if trimmed.starts_with("Task ")
-        && (line.contains("Max delay") || line.contains("Maximum delay"))
-    {
-        return Some(Format::PerfSched);
-    }
-    if trimmed.starts_with("time ") && line.contains("task name") && line.contains("wait time") {
+    if sched::is_latency_header(line) || sched::is_timehist_header(line) {
         return Some(Format::PerfSched);
     }
     if line.contains("Trace Event Information") || line.contains("Shared Data Cache Line Table") {
         return Some(Format::PerfC2c);
     }
-    if trimmed.starts_with('#') && line.contains("Local Weight") && line.contains("Memory access") {
+    if trimmed.starts_with('#') && line.contains("Overhead") && line.contains("Memory access") {
         return Some(Format::PerfMem);
     }
     if strace::is_summary_header(line) {
         return Some(Format::Strace);
     }
     None
-}
-
-/// `1.03,msec,task-clock,1026266,100.00,0.103,CPUs utilized`, perhaps with the time of an
-/// interval in front.
-fn is_stat_csv(line: &str) -> bool {
-    let fields: Vec<&str> = line.split([',', ';']).map(str::trim).collect();
-    let is_value = |text: &str| {
-        matches!(text, "<not supported>" | "<not counted>")
-            || crate::figures::number(text).is_some()
-    };
-    // Value, unit, event, run time, share of the time that it was counted.
-    let from = |at: usize| {
-        fields.len() >= at + 5
-            && is_value(fields[at])
-            && fields[at + 2].starts_with(|c: char| c.is_ascii_alphabetic())
-            && fields[at + 3].bytes().all(|b| b.is_ascii_digit())
-            && !fields[at + 3].is_empty()
-            && crate::figures::number(fields[at + 4]).is_some()
-    };
-    (0..4).any(from)
-}
-
-/// `sh 19346   880.475796:     250000 cpu-clock:` or with `[001]` before the time.
-pub fn is_sample(line: &str) -> bool {
-    if line.starts_with([' ', '\t', '#'])
-        && !line
-            .trim_start()
-            .starts_with(|c: char| c.is_ascii_alphanumeric() || c == ':')
-    {
-        return false;
-    }
-    line.split_whitespace().any(|word| {
-        word.strip_suffix(':').is_some_and(|time| {
-            time.contains('.') && crate::figures::seconds_as_nanos(time).is_some()
-        })
-    })
 }

@@ -15,6 +15,8 @@ mod figures;
 mod kept;
 mod lines;
 pub mod ncu;
+pub mod nsys;
+pub mod perf;
 pub mod strace;
 
 use std::fs::File;
@@ -88,15 +90,24 @@ pub fn read(path: &Path, format: Option<Format>) -> Result<Import, Error> {
         Some(format) => format,
         None => detect(path)?,
     };
-    parse(&file, &whole(path, &file)?, format)
+    match format {
+        Format::NsysSqlite => nsys::read(path, &file),
+        text => parse(&file, &whole(path, &file)?, text),
+    }
 }
 
-/// Reads bytes of a format that is text.
+/// Reads bytes of any format but that of databases.
 pub fn parse(file: &str, bytes: &[u8], format: Format) -> Result<Import, Error> {
     match format {
         Format::NcuCsv => ncu::parse(file, bytes),
         Format::Strace => strace::parse(file, bytes),
-        _ => Err(Error::content(file, "not read by this version")),
+        Format::PerfStat => perf::stat::parse(file, bytes),
+        Format::PerfSched => perf::sched::parse(file, bytes),
+        Format::PerfC2c => perf::memory::c2c(file, bytes),
+        Format::PerfMem => perf::memory::mem(file, bytes),
+        Format::PerfScript => perf::script::parse(file, bytes),
+        Format::PerfData => perf::data::parse(file, bytes),
+        Format::NsysSqlite => Err(Error::content(file, "a database is read from its file")),
     }
 }
 

@@ -20,19 +20,23 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = (u64, Cow<'_, str>)> {
     }))
 }
 
-/// At most so many characters of what a file says, for a message.
+/// A part of what a file says, for a message.
 pub fn shown(text: &str) -> String {
-    const CHARACTERS: usize = 60;
-    let clean: String = text
-        .chars()
-        .map(|c| if c.is_control() { '.' } else { c })
-        .take(CHARACTERS)
-        .collect();
-    if text.chars().nth(CHARACTERS).is_some() {
-        format!("{clean}…")
-    } else {
-        clean
+    part(text, 60)
+}
+
+/// What another program says is wrong: more of it, but still one line.
+pub fn said(text: &str) -> String {
+    part(text, 300)
+}
+
+fn part(text: &str, characters: usize) -> String {
+    let clean = |c: char| if c.is_control() { '.' } else { c };
+    let mut part: String = text.chars().map(clean).take(characters).collect();
+    if text.chars().nth(characters).is_some() {
+        part.push('…');
     }
+    part
 }
 
 #[cfg(test)]

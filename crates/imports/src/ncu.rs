@@ -19,7 +19,7 @@ use crate::Import;
 use crate::detect::Format;
 use crate::error::Error;
 use crate::figures::{Kind, number, unit};
-use crate::lines::{lines, shown};
+use crate::lines::{lines, said, shown};
 
 use stalls::Stalls;
 
@@ -109,7 +109,9 @@ impl Launches {
             let Some(columns) = &mut columns else {
                 return Err(Error::line(file, line, "a row above its header"));
             };
-            if fields.len() != columns.count || text.len() < 2 || !text.ends_with(b"\"") {
+            // Rows of metrics on the details page end with a comma where those of rules begin.
+            let ends = text.len() >= 2 && (text.ends_with(b"\"") || text.ends_with(b"\","));
+            if !ends || !columns.fits(fields.len()) {
                 return Err(Error::line(
                     file,
                     line,
@@ -290,6 +292,13 @@ struct Details {
 }
 
 impl Columns {
+    /// Whether a row of so many fields is whole.
+    fn fits(&self, fields: usize) -> bool {
+        let value = self.details.as_ref().and_then(|details| details.value);
+        let least = value.map_or(self.count, |value| value + 1);
+        (least..=self.count).contains(&fields)
+    }
+
     fn new(file: &str, line: u64, header: &StringRecord) -> Result<Columns, Error> {
         let at = |name: &str| header.iter().position(|column| column == name);
         let kernel = at("Kernel Name");
@@ -353,7 +362,7 @@ fn header(bytes: &[u8]) -> Option<(u64, usize)> {
 fn no_header(file: &str, bytes: &[u8]) -> Error {
     for (number, line) in lines(bytes) {
         if let Some(text) = line.strip_prefix("==ERROR== ") {
-            return Error::line(file, number, format!("ncu failed: {text}"));
+            return Error::line(file, number, format!("ncu failed: {}", said(text)));
         }
     }
     Error::content(

@@ -276,6 +276,112 @@ fn damaged_tables_are_refused_with_their_line() {
     }
 }
 
+fn file(name: &str) -> Import {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/files");
+    imports::read(&folder.join(name), None).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn kernel<'a>(import: &'a Import, name: &str) -> &'a Subject {
+    let found = import
+        .subjects
+        .iter()
+        .find(|subject| subject.name.starts_with(name));
+    found.unwrap_or_else(|| panic!("{name} is not in the file"))
+}
+
+/// Each kernel of the file was written to be slow, or fast, in one way.
+#[test]
+fn what_an_h200_said_of_sixteen_kernels_shows_why_each_is_slow() {
+    let import = file("ncu-raw.csv");
+    assert_eq!(import.subjects.len(), 16);
+    let shares: f64 = import
+        .subjects
+        .iter()
+        .filter_map(|subject| number(subject, "total_share"))
+        .sum();
+    assert!((shares - 1.0).abs() < 1e-9);
+    for (name, metric, least, most) in [
+        ("copy_coalesced", "dram.share", 0.8, 1.0),
+        ("copy_coalesced", "sectors.excess_share", 0.0, 0.0),
+        ("load_strided", "sectors_per_request.load", 32.0, 32.0),
+        ("store_strided", "sectors_per_request.store", 32.0, 32.0),
+        ("bank_conflicts", "bank_conflicts.share", 0.9, 1.0),
+        ("bank_conflicts", "stall.mio_throttle", 0.5, 1.0),
+        ("register_spill", "local.spill_bytes", 1e9, 3e9),
+        ("low_occupancy", "occupancy.theoretical", 0.05, 0.07),
+        ("low_occupancy", "occupancy.limit_shared", 1.0, 1.0),
+        ("low_occupancy", "shared_bytes", 204_800.0, 204_800.0),
+        ("tiny_grid", "grid_blocks", 4.0, 4.0),
+        ("tiny_grid", "sms", 132.0, 132.0),
+        ("pointer_chase", "stall.long_scoreboard", 0.9, 1.0),
+        ("fma_bound", "fma.share", 0.8, 1.0),
+        ("fma_bound", "tensor.share", 0.0, 0.01),
+        ("barrier_heavy", "stall.barrier", 0.6, 1.0),
+        ("divergent", "branch.divergence", 0.8, 0.9),
+        ("atomics_one_address", "atomics.share", 0.7, 0.9),
+        ("lg_throttle", "stall.lg_throttle", 0.4, 0.6),
+        ("gemm_naive", "tensor.share", 0.0, 0.01),
+        ("attention_decode", "dram.share", 0.8, 1.0),
+        // More hits than accesses, by the counters; never more than all.
+        ("fma_bound", "l2.hit", 1.0, 1.0),
+    ] {
+        let found = number(kernel(&import, name), metric);
+        let found = found.unwrap_or_else(|| panic!("{metric} of {name} is absent"));
+        assert!(
+            (least..=most).contains(&found),
+            "{metric} of {name} is {found}"
+        );
+    }
+}
+
+#[test]
+fn pages_of_one_report_agree() {
+    let (raw, details, base) = (
+        file("ncu-raw.csv"),
+        file("ncu-details.csv"),
+        file("ncu-details-base.csv"),
+    );
+    for (page, name) in [
+        (&details, "load_strided"),
+        (&details, "bank_conflicts"),
+        (&base, "load_strided"),
+    ] {
+        let (raw, page) = (kernel(&raw, name), kernel(page, name));
+        let mut compared = 0;
+        for (metric, there) in &page.metrics.0 {
+            let (Value::Number(there), Some(here)) = (&there.value, number(raw, metric)) else {
+                continue;
+            };
+            // All kernels are not in the trimmed file; two digits are printed.
+            if metric != "total_share" {
+                let tolerance = (here.abs() * 0.01).max(0.006);
+                assert!(
+                    (there - here).abs() <= tolerance,
+                    "{metric} of {name}: {there}, but {here}"
+                );
+                compared += 1;
+            }
+        }
+        assert!(compared > 25, "only {compared}");
+    }
+}
+
+#[test]
+fn a_few_sections_give_a_few_numbers() {
+    let import = file("ncu-subset.csv");
+    let copy = kernel(&import, "copy_coalesced");
+    assert!(number(copy, "stall.long_scoreboard").unwrap() > 0.9);
+    assert!(number(copy, "occupancy.achieved").is_some());
+    for absent in [
+        "sectors_per_request.load",
+        "l2.hit",
+        "local.spill_bytes",
+        "atomics.share",
+    ] {
+        assert_eq!(number(copy, absent), None, "{absent}");
+    }
+}
+
 #[test]
 fn the_table_is_found_by_what_is_in_it() {
     let text = raw(METRICS, &["copy", "fma"]);

@@ -6,6 +6,7 @@
 
 mod estimates;
 mod header;
+mod imports;
 mod kernel;
 mod log;
 mod pieces;
@@ -19,7 +20,7 @@ pub use pieces::{FILES, MARK};
 pub type Check = fn(&[u8]);
 
 /// By the name of its fuzz target and of its folder in `fuzz/corpus`.
-pub const CHECKS: [(&str, Check); 13] = [
+pub const CHECKS: [(&str, Check); 18] = [
     ("arguments", text::arguments),
     ("blkparse", kernel::blkparse),
     ("config", estimates::config),
@@ -29,10 +30,15 @@ pub const CHECKS: [(&str, Check); 13] = [
     ("machines", estimates::machines),
     ("maps", kernel::maps),
     ("names", text::names),
+    ("ncu", imports::ncu),
+    ("nsys", imports::nsys),
+    ("perf_data", imports::perf_data),
+    ("perf_text", imports::perf_text),
     ("plan", text::plan),
     ("records", log::records),
     ("rules", rules::rules),
     ("run", run::run),
+    ("strace", imports::strace),
 ];
 
 /// Runs the check of this name.

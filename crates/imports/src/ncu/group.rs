@@ -93,8 +93,12 @@ fn numbers(file: &str, launch: &Launch) -> Vec<(String, Unit, f64, String)> {
     let mut numbers = Vec::new();
     let place = |line: u64, name: &str| format!("{file}:{line} {name}");
     for entry in table::TABLE {
-        if let Some((reading, name)) = entry.ways.iter().find_map(|way| way.of(launch)) {
+        if let Some((mut reading, name)) = entry.ways.iter().find_map(|way| way.of(launch)) {
             let source = place(reading.line, &name);
+            // Parts are counted in other runs of the kernel than the whole: a hit rate of 1.04.
+            if entry.unit == Unit::Share {
+                reading.value = reading.value.clamp(0.0, 1.0);
+            }
             numbers.push((entry.metric.to_owned(), entry.unit, reading.value, source));
         }
     }

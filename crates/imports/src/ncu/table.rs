@@ -17,6 +17,8 @@ pub enum Way {
     Sum(&'static [&'static str]),
     /// A factor for a sum: sectors have 32 bytes.
     Times(f64, &'static [&'static str]),
+    /// A factor for a sum, and the share of it that counts.
+    Part(f64, &'static [&'static str], &'static str),
     Ratio(&'static [&'static str], &'static [&'static str]),
     /// What is missing to 1.
     Rest(&'static str),
@@ -30,7 +32,7 @@ pub struct Entry {
     pub ways: &'static [Way],
 }
 
-use Way::{Is, Max, Ratio, Rest, RestOfWarp, Sum, Times};
+use Way::{Is, Max, Part, Ratio, Rest, RestOfWarp, Sum, Times};
 
 const fn entry(metric: &'static str, unit: Unit, ways: &'static [Way]) -> Entry {
     Entry { metric, unit, ways }
@@ -104,19 +106,25 @@ pub const TABLE: &[Entry] = &[
     entry(
         "tensor.share",
         Unit::Share,
-        &[Max(&[
-            "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-            "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
-            "sm__pipe_tensor_op_imma_cycles_active.avg.pct_of_peak_sustained_active",
-            "sm__pipe_tensor_op_dmma_cycles_active.avg.pct_of_peak_sustained_active",
-            "sm__pipe_tensor_op_gmma_cycles_active.avg.pct_of_peak_sustained_active",
-            "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
-            "sm__inst_executed_pipe_tensor.sum.pct_of_peak_sustained_active",
-            "sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active",
-            "sm__inst_executed_pipe_tensor_op_imma.avg.pct_of_peak_sustained_active",
-            "sm__inst_executed_pipe_tensor_op_dmma.avg.pct_of_peak_sustained_active",
-            "sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active",
-        ])],
+        &[
+            // On Hopper this one leaves out what single products keep busy.
+            Is(
+                "sm__pipe_tensor_type_hmma_hgmma_qgmma_imma_igmma_bmma_bgmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+            ),
+            Max(&[
+                "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+                "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active",
+                "sm__pipe_tensor_op_imma_cycles_active.avg.pct_of_peak_sustained_active",
+                "sm__pipe_tensor_op_dmma_cycles_active.avg.pct_of_peak_sustained_active",
+                "sm__pipe_tensor_op_gmma_cycles_active.avg.pct_of_peak_sustained_active",
+                "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
+                "sm__inst_executed_pipe_tensor.sum.pct_of_peak_sustained_active",
+                "sm__inst_executed_pipe_tensor_op_hmma.avg.pct_of_peak_sustained_active",
+                "sm__inst_executed_pipe_tensor_op_imma.avg.pct_of_peak_sustained_active",
+                "sm__inst_executed_pipe_tensor_op_dmma.avg.pct_of_peak_sustained_active",
+                "sm__inst_executed_pipe_tensor_op_gmma.avg.pct_of_peak_sustained_active",
+            ]),
+        ],
     ),
     entry(
         "fma.share",
@@ -186,7 +194,6 @@ pub const TABLE: &[Entry] = &[
         "shared_bytes",
         Unit::Bytes,
         &[
-            Is("launch__shared_mem_per_block"),
             Sum(&[
                 "launch__shared_mem_per_block_dynamic",
                 "launch__shared_mem_per_block_static",
@@ -195,6 +202,8 @@ pub const TABLE: &[Entry] = &[
                 "Dynamic Shared Memory Per Block",
                 "Static Shared Memory Per Block",
             ]),
+            // With the part that the driver takes for itself.
+            Is("launch__shared_mem_per_block"),
         ],
     ),
     entry(
@@ -328,11 +337,20 @@ pub const TABLE: &[Entry] = &[
         Unit::Share,
         &[Is("lts__t_sector_hit_rate.pct"), Is("%L2 Hit Rate")],
     ),
-    // All of local memory: arrays that are indexed live there too, but spills are most of it.
+    // Where the part of spills is not known, all of local memory: arrays that are indexed live there
+    // too, but spills are most of it.
     entry(
         "local.spill_bytes",
         Unit::Bytes,
         &[
+            Part(
+                32.0,
+                &[
+                    "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
+                    "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
+                ],
+                "derived__local_spilling_requests_pct",
+            ),
             Sum(&[
                 "l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum",
                 "l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum",
@@ -347,8 +365,8 @@ pub const TABLE: &[Entry] = &[
             Times(
                 128.0,
                 &[
-                    "smsp__inst_executed_op_local_ld.sum",
-                    "smsp__inst_executed_op_local_st.sum",
+                    "smsp__sass_inst_executed_op_local_ld.sum",
+                    "smsp__sass_inst_executed_op_local_st.sum",
                 ],
             ),
         ],
@@ -357,7 +375,7 @@ pub const TABLE: &[Entry] = &[
         "local.spill_requests",
         Unit::Count,
         &[
-            Is("derived__smsp__inst_executed_op_local_spilling"),
+            Is("derived__local_spilling_requests"),
             Is("sass__inst_executed_register_spilling"),
             Is("Local Memory Spilling Requests"),
         ],
@@ -436,6 +454,7 @@ pub fn is_wanted(name: &str) -> bool {
             Is(one) | Rest(one) | RestOfWarp(one) => *one == name,
             Max(names) | Sum(names) | Times(_, names) => names.contains(&name),
             Ratio(top, below) => top.contains(&name) || below.contains(&name),
+            Part(_, names, share) => names.contains(&name) || *share == name,
         })
 }
 
@@ -485,6 +504,12 @@ impl Way {
                     format!("{factor} * ({})", names.join(" + ")),
                 )
             }),
+            Part(factor, names, share) => {
+                let (all, part) = (sum(names)?, get(share)?);
+                let value = all.value * factor * part.value;
+                let name = format!("{factor} * ({}) * {share}", names.join(" + "));
+                Some((Reading { value, ..all }, name))
+            }
             Ratio(top, below) => {
                 let (top_sum, below_sum) = (sum(top)?, sum(below)?);
                 let value = top_sum.value / below_sum.value;

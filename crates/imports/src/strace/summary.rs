@@ -54,6 +54,9 @@ pub fn parse(file: &str, bytes: &[u8], header: u64) -> Result<Subject, Error> {
         let seconds = number(seconds).ok_or_else(|| wrong("no seconds"))?;
         let count = number(count).ok_or_else(|| wrong("no number of calls"))?;
         let failed = number(failed).ok_or_else(|| wrong("no number of errors"))?;
+        if failed > count {
+            return Err(wrong("more errors than calls"));
+        }
         if seconds < 0.0 || count < 0.0 || failed < 0.0 {
             return Err(wrong("a number below zero"));
         }

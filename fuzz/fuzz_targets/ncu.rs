@@ -1,0 +1,5 @@
+//! See `ncu` in `fuzz/checks`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_checks::check("ncu", data));

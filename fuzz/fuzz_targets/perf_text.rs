@@ -1,0 +1,5 @@
+//! See `perf_text` in `fuzz/checks`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz_checks::check("perf_text", data));
