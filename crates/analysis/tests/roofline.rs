@@ -1,9 +1,10 @@
 //! What nodes compute, against counts by hand and by crate `estimate`.
 
+mod facts_support;
 mod roofline_support;
 
 use analysis::{
-    facts::Facts,
+    facts::{Facts, Model, Options},
     findings,
     roofline::{Bound, Roofline, classes::ClassRow},
 };
@@ -11,6 +12,7 @@ use estimate::{
     NumberType, Shape,
     roofline::{Pass, Types, work},
 };
+use facts_support::{facts, random_run};
 use gguf::GgmlType;
 use kernelio::{
     Ceilings,
@@ -379,6 +381,28 @@ fn ceilings_without_arithmetic_bound_by_memory() {
 }
 
 proptest! {
+    /// Every byte and every nanosecond is in a class, once.
+    #[test]
+    fn classes_add_up_to_the_traffic(seed in any::<u64>()) {
+        let facts = facts(&random_run(seed), &Model::default(), Options::default());
+        for phase in ["prompt", "generate", "unknown"] {
+            let classes = || facts.classes.iter().filter(|row| row.phase == phase);
+            let rows = || facts.traffic.rows.iter().filter(|row| row.phase == phase);
+            let times = || facts.traffic.times.iter().filter(|row| row.phase == phase);
+            let bytes = |kind: &str| -> u64 {
+                rows().filter(|row| row.kind == kind).map(|row| row.bytes).sum()
+            };
+            prop_assert_eq!(classes().map(|row| row.weight_bytes).sum::<u64>(), bytes("weight"));
+            prop_assert_eq!(classes().map(|row| row.kv_bytes).sum::<u64>(), bytes("kv_cache"));
+            let others = bytes("activation") + bytes("input");
+            prop_assert_eq!(classes().map(|row| row.other_bytes).sum::<u64>(), others);
+            let executions = times().map(|row| row.executions).sum::<u64>();
+            prop_assert_eq!(classes().map(|row| row.executions).sum::<u64>(), executions);
+            let nanos = times().map(|row| row.nanos).sum::<u64>();
+            prop_assert_eq!(classes().map(|row| row.nanos).sum::<u64>(), nanos);
+        }
+    }
+
     /// Whatever the shapes: rows times columns times tokens, twice.
     #[test]
     fn a_product_is_two_operations_for_each_of_its_terms(
