@@ -368,6 +368,19 @@ fn a_sentence_says_how_much_of_what_can_be_read_was() {
 }
 
 #[test]
+fn what_touches_next_to_nothing_has_no_sentence() {
+    let norm = ClassRow {
+        op: "RMS_NORM+MUL".to_owned(),
+        weight_type: Some("f32".to_owned()),
+        ..row(1_000, 10_000, 900_000_000)
+    };
+    let rows = [row(10_000_000, 5_000_000_000, 1_000_000_000), norm];
+    let said = findings::roofline(&Roofline::of(&rows, &ceilings()));
+    assert_eq!(said.len(), 1);
+    assert!(said[0].text.starts_with("generate: MUL_MAT"));
+}
+
+#[test]
 fn ceilings_without_arithmetic_bound_by_memory() {
     let old = Ceilings {
         compute: None,
