@@ -1,9 +1,10 @@
 //! What nodes compute, against counts by hand and by crate `estimate`.
 
+mod facts_support;
 mod roofline_support;
 
 use analysis::{
-    facts::Facts,
+    facts::{Facts, Model, Options},
     findings,
     roofline::{Bound, Roofline, classes::ClassRow},
 };
@@ -11,6 +12,7 @@ use estimate::{
     NumberType, Shape,
     roofline::{Pass, Types, work},
 };
+use facts_support::{facts, random_run};
 use gguf::GgmlType;
 use kernelio::{
     Ceilings,
@@ -366,6 +368,19 @@ fn a_sentence_says_how_much_of_what_can_be_read_was() {
 }
 
 #[test]
+fn what_touches_next_to_nothing_has_no_sentence() {
+    let norm = ClassRow {
+        op: "RMS_NORM+MUL".to_owned(),
+        weight_type: Some("f32".to_owned()),
+        ..row(1_000, 10_000, 900_000_000)
+    };
+    let rows = [row(10_000_000, 5_000_000_000, 1_000_000_000), norm];
+    let said = findings::roofline(&Roofline::of(&rows, &ceilings()));
+    assert_eq!(said.len(), 1);
+    assert!(said[0].text.starts_with("generate: MUL_MAT"));
+}
+
+#[test]
 fn ceilings_without_arithmetic_bound_by_memory() {
     let old = Ceilings {
         compute: None,
@@ -379,6 +394,28 @@ fn ceilings_without_arithmetic_bound_by_memory() {
 }
 
 proptest! {
+    /// Every byte and every nanosecond is in a class, once.
+    #[test]
+    fn classes_add_up_to_the_traffic(seed in any::<u64>()) {
+        let facts = facts(&random_run(seed), &Model::default(), Options::default());
+        for phase in ["prompt", "generate", "unknown"] {
+            let classes = || facts.classes.iter().filter(|row| row.phase == phase);
+            let rows = || facts.traffic.rows.iter().filter(|row| row.phase == phase);
+            let times = || facts.traffic.times.iter().filter(|row| row.phase == phase);
+            let bytes = |kind: &str| -> u64 {
+                rows().filter(|row| row.kind == kind).map(|row| row.bytes).sum()
+            };
+            prop_assert_eq!(classes().map(|row| row.weight_bytes).sum::<u64>(), bytes("weight"));
+            prop_assert_eq!(classes().map(|row| row.kv_bytes).sum::<u64>(), bytes("kv_cache"));
+            let others = bytes("activation") + bytes("input");
+            prop_assert_eq!(classes().map(|row| row.other_bytes).sum::<u64>(), others);
+            let executions = times().map(|row| row.executions).sum::<u64>();
+            prop_assert_eq!(classes().map(|row| row.executions).sum::<u64>(), executions);
+            let nanos = times().map(|row| row.nanos).sum::<u64>();
+            prop_assert_eq!(classes().map(|row| row.nanos).sum::<u64>(), nanos);
+        }
+    }
+
     /// Whatever the shapes: rows times columns times tokens, twice.
     #[test]
     fn a_product_is_two_operations_for_each_of_its_terms(

@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["json", "html", "md", "svg", "png"])]
     queries: bool,
 
-    /// Disk and memory speeds for predictions: what `bench ceilings -o FILE` wrote
+    /// Speeds of this machine for predictions and the roofline: what `bench ceilings -o FILE` wrote
     #[arg(long, value_name = "FILE")]
     ceilings: Option<PathBuf>,
 

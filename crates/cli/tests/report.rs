@@ -195,3 +195,127 @@ fn each_budget_that_is_asked_about_is_answered() {
         .collect();
     assert_eq!(given, budgets);
 }
+
+/// What `bench ceilings -o` of version 0.2 wrote, but for rates: 20 GB/s of memory for two
+/// threads, 12 for one.
+fn old_ceilings() -> Value {
+    let rates = |rate: u64| {
+        serde_json::json!({
+            "slices": 1,
+            "median_bytes_per_second": rate,
+            "lowest_bytes_per_second": rate,
+            "lower_quartile_bytes_per_second": rate,
+            "upper_quartile_bytes_per_second": rate,
+            "highest_bytes_per_second": rate,
+        })
+    };
+    let threads = |threads: u64, rate: u64| {
+        serde_json::json!({
+            "threads": threads,
+            "bytes_per_second": rate,
+            "rates": rates(rate),
+            "buffer_bytes": 1 << 30,
+            "residence": "memory",
+            "on_cpu_permille": 1000,
+        })
+    };
+    serde_json::json!({
+        "disk": {
+            "bytes_per_second": 1_000_000_000,
+            "rates": rates(1_000_000_000),
+            "method": "io_uring_direct",
+            "setting": {"block_bytes": 1 << 20, "depth": 4},
+            "alignment_bytes": 512,
+            "path": "model.gguf",
+            "file_bytes": 1,
+            "device": null,
+            "bytes_read": 1,
+            "elapsed_nanos": 1,
+            "refused": [],
+            "sweep": [],
+            "caveats": [],
+        },
+        "memory": {
+            "bytes_per_second": 20_000_000_000u64,
+            "one_thread": threads(1, 12_000_000_000),
+            "all_threads": threads(2, 20_000_000_000),
+            "last_level_cache_bytes": null,
+        },
+        "cpu_threads": 2,
+        "when": "2026-01-01T00:00:00Z",
+    })
+}
+
+#[test]
+fn nodes_are_held_against_ceilings_whatever_version_measured_them() {
+    let folder = tied();
+    let folder = folder.path();
+    let old = old_ceilings();
+    let mut new = old.clone();
+    let kernel = |tokens: u64| serde_json::json!({"weight_type": "f16", "tokens": tokens, "threads": 1, "flops_per_second": 1000});
+    new["compute"] = serde_json::json!({
+        "registers": [{"instructions": "avx2", "threads": 1, "flops_per_second": 1000}],
+        "kernels": [kernel(1), kernel(256)],
+    });
+    for (file, ceilings, bound) in [("old.json", old, "memory"), ("new.json", new, "compute")] {
+        std::fs::write(folder.join(file), ceilings.to_string()).unwrap();
+        let args = ["report", "run", "--ceilings", file];
+        let report = json(folder, &[&args[..], &["--json"]].concat());
+        let points = report["roofline"]["points"].as_array().unwrap();
+        assert!(
+            points.iter().any(|point| point["bound"] == bound),
+            "{points:?}"
+        );
+        assert_eq!(report["roofline"]["memory"][0]["bytes_per_second"], 12e9);
+        let findings = report["findings"].as_array().unwrap();
+        let said = findings.iter().find(|f| f["topic"] == "roofline").unwrap();
+        let text = answer(folder, &args);
+        assert!(text.contains(said["text"].as_str().unwrap()), "{text}");
+        assert!(text.contains("\nRoofline ("), "{text}");
+        let rows = answer(folder, &["sql", "run", said["sql"].as_str().unwrap()]);
+        assert!(rows.contains("gigabytes_per_second"), "{rows}");
+        let html = answer(folder, &[&args[..], &["--html"]].concat());
+        assert!(html.contains("id=\"plot-roofline\""));
+        assert!(html.contains("id=\"table-roofline\""));
+    }
+    let without = json(folder, &["report", "run", "--json"]);
+    assert!(without.get("roofline").is_none());
+}
+
+/// Operations of products and attention in the phase, by the log and by the model's shape.
+#[test]
+fn a_generated_token_computes_what_the_estimate_says() {
+    let path = testing::models::shipped("shakespeare-dense.gguf");
+    let path = path.to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let record = ["record", "-m", path, "-p", "To be, or not", "-n", "8"];
+    let more = ["-t", "2", "--ignore-eos", "-q", "-o", "run"];
+    answer(folder, &[&record[..], &more].concat());
+    let report = json(folder, &["report", "run", "--json"]);
+    let classes = report["facts"]["classes"].as_array().unwrap();
+    let counted: u64 = classes
+        .iter()
+        .filter(|row| row["phase"] == "generate")
+        .filter(|row| ["MUL_MAT", "FLASH_ATTN_EXT"].contains(&row["op"].as_str().unwrap()))
+        .map(|row| row["flops"].as_u64().unwrap())
+        .sum();
+    let model = gguf::Model::open(Path::new(path)).unwrap();
+    let shape = estimate::Shape::from_model(&model).unwrap();
+    let types = estimate::roofline::Types::stored(estimate::NumberType::from_name("f16").unwrap());
+    let generated = report["facts"]["traffic"]["kv_growth"]["points"]
+        .as_array()
+        .unwrap();
+    // The first evaluation is the prompt.
+    let expected: f64 = generated[1..]
+        .iter()
+        .map(|point| {
+            let context = point["context_tokens"].as_u64().unwrap() - 1;
+            let pass = estimate::roofline::Pass::decode(1, context);
+            let works = estimate::roofline::work(&shape, pass, types).unwrap();
+            works.iter().map(|work| work.flops).sum::<f64>()
+        })
+        .sum();
+    let ratio = counted as f64 / expected;
+    assert!((ratio - 1.0).abs() < 0.01, "{counted} {expected}");
+}

@@ -96,12 +96,15 @@ impl Instructions {
                 _ => {}
             }
         }
-        (self == Instructions::Portable).then_some((multiply, 4))
+        (self == Instructions::Portable).then_some(PORTABLE)
     }
 }
 
 /// A piece of work and the numbers in one of its registers.
 type Kernel = (fn() -> f32, u64);
+
+/// What every processor of this kind has.
+const PORTABLE: Kernel = (multiply, 4);
 
 impl ComputeCeiling {
     /// Of so many threads with the best instructions; `None` where nothing was measured.
@@ -151,7 +154,7 @@ pub fn ceiling(threads: NonZeroUsize, time: Duration) -> ComputeCeiling {
 /// llama.cpp's engine uses here.
 pub fn measure(threads: NonZeroUsize, time: Duration) -> f64 {
     let avx2 = Instructions::Avx2.kernel();
-    measure_kernel(avx2.unwrap_or((multiply, 4)), threads, time)
+    measure_kernel(avx2.unwrap_or(PORTABLE), threads, time)
 }
 
 fn measure_kernel((kernel, lanes): Kernel, threads: NonZeroUsize, time: Duration) -> f64 {
@@ -213,7 +216,31 @@ unsafe fn multiply_avx512() -> f32 {
     registers.iter().map(|&r| _mm512_cvtss_f32(r)).sum()
 }
 
+/// Products and sums one after the other: SSE2 has none that are fused.
+#[cfg(target_arch = "x86_64")]
+fn multiply() -> f32 {
+    // SAFETY: every x86-64 processor has SSE2.
+    unsafe { multiply_sse2() }
+}
+
+/// # Safety
+/// The processor has SSE2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse2")]
+unsafe fn multiply_sse2() -> f32 {
+    use std::arch::x86_64::{_mm_add_ps, _mm_cvtss_f32, _mm_mul_ps, _mm_set1_ps};
+    let (factor, summand) = (_mm_set1_ps(black_box(0.999)), _mm_set1_ps(black_box(0.001)));
+    let mut registers = [factor; REGISTERS];
+    for _ in 0..ROUNDS {
+        for register in &mut registers {
+            *register = _mm_add_ps(_mm_mul_ps(*register, factor), summand);
+        }
+    }
+    registers.iter().map(|&r| _mm_cvtss_f32(r)).sum()
+}
+
 /// Four lanes, as the compiler has them.
+#[cfg(not(target_arch = "x86_64"))]
 fn multiply() -> f32 {
     let (factor, summand) = (black_box(0.999f32), black_box(0.001f32));
     let mut registers = [[factor; 4]; REGISTERS];

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::{Finding, List, text::percent};
 use crate::roofline::{Bound, Point, Roofline};
 
-/// Classes of less of a phase's time are not worth a sentence.
+/// Classes of less of a phase's time are not worth a sentence, nor those of less of its bytes:
+/// what took their time was neither memory nor arithmetic.
 const MIN_SHARE: f64 = 0.05;
 /// The first few of each phase are.
 const MAX_OF_PHASE: usize = 3;
@@ -25,7 +26,9 @@ pub fn roofline(roofline: &Roofline) -> Vec<Finding> {
             groups.entry(key).or_default().add(point, roofline);
         }
         let mut groups: Vec<_> = groups.into_iter().collect();
-        groups.retain(|(_, group)| group.share >= MIN_SHARE);
+        let all_bytes: f64 = groups.iter().map(|(_, group)| group.bytes).sum();
+        groups
+            .retain(|(_, group)| group.share >= MIN_SHARE && group.bytes >= MIN_SHARE * all_bytes);
         groups.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
         for ((op, ty, has_weights, threads), group) in groups.into_iter().take(MAX_OF_PHASE) {
             let of = match (ty, has_weights) {

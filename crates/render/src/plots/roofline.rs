@@ -27,6 +27,8 @@ const MAX_RADIUS_PX: f64 = 14.0;
 const ROOF_PX: f64 = 1.8;
 /// Room around the outermost points and roofs, in powers of ten.
 const MARGIN: f64 = 0.25;
+/// As much of a flat roof is seen at least, in powers of ten: its name is over it.
+const FLAT: f64 = 1.0;
 
 /// `None` without classes that compute.
 pub fn plot(roofline: &Roofline) -> Option<Plot> {
@@ -101,7 +103,8 @@ fn draw(roofline: &Roofline, drawn: &[Drawn]) -> Canvas {
         .memory
         .iter()
         .flat_map(|roof| flats.iter().map(move |flat| flat - memory(roof)));
-    let (left, right) = range(drawn.iter().map(|d| d.x).chain(ridges));
+    let ends = ridges.map(|ridge| ridge + FLAT);
+    let (left, right) = range(drawn.iter().map(|d| d.x).chain(ends));
     // A slope ends at the highest flat roof; without one it leaves the picture.
     let slopes = roofline.memory.iter().map(|roof| memory(roof) + left);
     let (bottom, top) = range(drawn.iter().map(|d| d.y).chain(flats.iter().copied()));
@@ -386,8 +389,8 @@ impl<'a> Labels<'a> {
 
     /// Beside a point, where there is room; else nothing, a pointer shows it.
     fn name(&mut self, drawn: &Drawn, canvas: &mut Canvas) {
-        let share = drawn.point.share_of_ceiling * 100.0;
-        let text = format!("{}, {share:.0} %", drawn.point.name());
+        let share = Unit::Share.amount(drawn.point.share_of_ceiling);
+        let text = format!("{}, {share}", drawn.point.name());
         let (width, height) = (width_px(&text, SMALL_PX), SMALL_PX + 2.0);
         let (x, y) = (self.frame.x(drawn.x), self.frame.y(drawn.y));
         let reach = radius_px(drawn, self.longest) + 4.0;
@@ -563,7 +566,7 @@ mod tests {
             ">memory, 2 threads: 23.9 GB/s<",
             ">llama.cpp, q4_0, 2 threads: 95 GFLOP/s<",
             ">f32 in registers, 2 threads: 180 GFLOP/s<",
-            ">MUL_MAT q4_0 ffn, 34 %<",
+            ">MUL_MAT q4_0 ffn, 34.0 %<",
             ">100<",
             ">generate<",
             ">prompt<",
