@@ -5,12 +5,12 @@
 Each case is a workload with one thing wrong: too many threads, a neighbour, a quota, too
 little memory, a setting. The first cause that is named has to be the right one. Its
 counter-example is the same workload without it, and has to be without a cause, as have the
-other healthy runs. Other tools' files (Nsight Compute, strace, perf) are cases of
-crates/imports/tests and are tried here as a user does, with `diagnose --import`.
+other healthy runs. Kernels of a card (kernels/kernels.cu) were measured on an H200 with Nsight
+Compute (kernels/measure.sh); small programs that make too many system calls are run under strace.
 
-It needs root (cgroups, block requests), two processors that nobody else uses, 8 GB of disk and about
-ten minutes: what it prints is a table, and the last line counts. It is no part of CI, where
-machines are shared; `cargo xtask causes` runs it.
+It needs root (cgroups, block requests), strace, two processors that nobody else uses, 4 GB of disk and
+about ten minutes: what it prints is a table, and the last line counts. It is no part of CI,
+where machines are shared.
 """
 
 import argparse
@@ -20,7 +20,6 @@ import multiprocessing
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -215,28 +214,28 @@ def shared_disk(b):
 
 
 def no_flash_attention(b):
-    return b.record(b.long_context(), "--flash-attn", "off", prompt=WORDS * 100, tokens=64)
+    return b.record(b.long_context(), "--flash-attn", "off", prompt=WORDS * 28, tokens=64)
 
 
 def large_cache(b):
     types = ("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "on")
-    return b.record(b.long_context(), *types, prompt=WORDS * 130, tokens=160)
+    return b.record(b.long_context(), *types, prompt=WORDS * 40, tokens=160)
 
 
 def small_batches(b):
-    return b.record(b.dense(), "--ubatch-size", "4", prompt=WORDS * 20, tokens=1)
+    return b.record(b.dense(), "--ubatch-size", "4", prompt=WORDS * 3, tokens=1)
 
 
 def single_tokens(b):
-    return b.record(b.dense(), "--ubatch-size", "1", prompt=WORDS * 8, tokens=1)
+    return b.record(b.dense(), "--ubatch-size", "1", prompt=WORDS, tokens=1)
 
 
 def not_repacked(b):
-    return b.record(b.dense_q4(), prompt=WORDS * 40, tokens=1)
+    return b.record(b.dense_q4(), prompt=WORDS * 6, tokens=1)
 
 
 def older_kernels(b):
-    return b.record(b.dense(), prompt=WORDS * 20, tokens=1, env={**os.environ, "TENSORSCOPE_CPU": "avx2"})
+    return b.record(b.dense(), prompt=WORDS * 6, tokens=1, env={**os.environ, "TENSORSCOPE_CPU": "avx2"})
 
 
 def slow_sampling(b):
@@ -248,7 +247,7 @@ def large_head(b):
 
 
 def tiny_operations(b):
-    return b.record(b.trained("shakespeare-dense"), "-t", str(b.processors), tokens=600)
+    return b.record(b.trained("shakespeare-dense"), "-t", str(b.processors), tokens=400)
 
 
 CAUSES = [
@@ -279,12 +278,12 @@ HEALTHY = [
     ("dense", lambda b: b.record(b.dense(), "--repack")),
     ("dense-long", lambda b: b.record(b.dense(), "--repack", tokens=200)),
     ("dense-q4_0-repacked", lambda b: b.record(b.dense_q4(), "--repack")),
-    ("prompt", lambda b: b.record(b.dense(), "--repack", prompt=WORDS * 30, tokens=4)),
+    ("prompt", lambda b: b.record(b.dense(), "--repack", prompt=WORDS * 8, tokens=4)),
     ("four-sequences", lambda b: b.record(b.dense(), "--repack", "--parallel", "4", tokens=48)),
     ("mixture-in-memory", lambda b: b.record(b.mixture(), "--repack", tokens=48)),
     ("enough-memory", lambda b: b.record(b.dense(), "--repack", "--memory", "1500M")),
     ("fed", lambda b: b.record(b.dense(), "--memory", "250M", "--feed", tokens=24)),
-    ("flash-attention", lambda b: b.record(b.long_context(), "--repack", "--flash-attn", "on", prompt=WORDS * 40, tokens=48)),
+    ("flash-attention", lambda b: b.record(b.long_context(), "--repack", "--flash-attn", "on", prompt=WORDS * 8, tokens=48)),
     ("sampled", lambda b: b.record(b.dense(), "--repack", "--temp", "0.8")),
     ("cache-q8_0", lambda b: b.record(b.dense(), "--repack", "--cache-type-k", "q8_0", "--cache-type-v", "q8_0", "--flash-attn", "on")),
     ("f16", lambda b: b.record(b.model("f16", "--like", "llama-3.2-1b", "--type", "f16", "--layers", "4", "--vocab", "8000"), tokens=64)),
@@ -294,16 +293,53 @@ HEALTHY = [
 ]
 
 
-def imported(folder):
-    """Files of other tools: NAME.EXTENSION with the cause that is expected on a line of cases.txt."""
-    cases = folder / "cases.txt"
-    if not cases.exists():
-        return
-    for line in cases.read_text().splitlines():
-        words = line.split("#")[0].split()
-        if words:
-            file, expected = words[0], words[1]
-            yield file, None if expected == "healthy" else expected, lambda b, file=file: ("--import", folder / file)
+# Kernels of kernels/kernels.cu, and what is wrong with each.
+KERNELS = [
+    ("copy_coalesced", None),
+    ("load_strided", "kernel.uncoalesced_loads"),
+    ("store_strided", "kernel.uncoalesced_stores"),
+    ("bank_conflicts", "kernel.bank_conflicts"),
+    ("register_spill", "kernel.spills"),
+    ("low_occupancy", "kernel.occupancy.shared"),
+    ("tiny_grid", "kernel.small_grid"),
+    ("pointer_chase", "kernel.stall.long_scoreboard"),
+    ("fma_bound", None),
+    ("mio_throttle", "kernel.l1_bound"),
+    ("barrier_heavy", "kernel.stall.barrier"),
+    ("divergent", "kernel.divergence"),
+    ("atomics_one_address", "kernel.atomics"),
+    ("lg_throttle", "kernel.stall.lg_throttle"),
+    ("gemm_naive", "kernel.tensor_unused"),
+    ("attention_decode", "kernel.attention_decode"),
+]
+
+# Programs that make too many system calls, and one that does not.
+TRACED = [
+    ("small-reads", "calls.small_reads", "import os\nf = os.open('/bin/sh', 0)\nfor i in range(20000):\n    os.pread(f, 64, i)"),
+    ("opens", "calls.opens", "import os\nfor _ in range(15000):\n    os.close(os.open('/etc/hostname', 0))"),
+    ("maps", "calls.memory", "import mmap\nfor _ in range(15000):\n    mmap.mmap(-1, 1 << 16).close()"),
+    ("yields", "calls.yield", "import os\nfor _ in range(40000):\n    os.sched_yield()"),
+    ("busy-poll", "calls.busy_poll", "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ns.setblocking(False)\ns.bind('')\nfor _ in range(20000):\n    try:\n        s.recv(1)\n    except OSError:\n        pass"),
+    ("few-calls", None, "x = sum(i * i for i in range(6000000))"),
+]
+
+
+def kernel_cases():
+    folder = pathlib.Path(__file__).resolve().parent / "kernels"
+    for name, expected in KERNELS:
+        yield f"kernel-{name}", expected, lambda b, name=name: ("--ncu", folder / "h200.csv", name)
+
+
+def traced_cases():
+    for name, expected, program in TRACED:
+
+        def traced(b, name=name, program=program):
+            output = b.scratch / f"{name}.strace"
+            command = ["strace", "-f", "-ttt", "-T", "-o", output, sys.executable, "-I", "-S", "-c", program]
+            subprocess.run(command, check=True)
+            return "--strace", output
+
+        yield f"calls-{name}", expected, traced
 
 
 def main():
@@ -317,8 +353,8 @@ def main():
     parser.add_argument("--verify", action="store_true", help="and try the actions out")
     args = parser.parse_args()
     bench = Bench(args)
-    files = pathlib.Path(__file__).resolve().parent / "files"
-    cases = CAUSES + [(name, None, function) for name, function in HEALTHY] + list(imported(files))
+    cases = CAUSES + [(name, None, function) for name, function in HEALTHY]
+    cases += [*kernel_cases(), *traced_cases()]
     wanted = [name for name in args.only.split(",") if name]
     rows, right = [], 0
     for name, expected, function in cases:
@@ -327,12 +363,15 @@ def main():
         for _ in range(args.repeat):
             try:
                 run = function(bench)
-                found = bench.diagnose(*(run if isinstance(run, tuple) else (run,)))
+                what = run if isinstance(run, tuple) else (run,)
+                found = bench.diagnose(*what[:2])
             except RuntimeError as error:
                 rows.append({"case": name, "expected": expected, "error": str(error)})
                 print(f"FAILED {name:22} {error}", flush=True)
                 continue
-            causes = [cause["id"] for cause in found["causes"]]
+            # Of a file with many kernels, the one that is meant.
+            meant = what[2] if len(what) > 2 else ""
+            causes = [cause["id"] for cause in found["causes"] if cause["phase"].startswith(meant)]
             first = causes[0] if causes else None
             unexplained = {
                 phase["name"]: round(sum(p["share"] for p in phase["stack"] if p["name"] == "unexplained"), 4)

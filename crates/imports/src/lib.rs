@@ -90,10 +90,18 @@ pub fn read(path: &Path, format: Option<Format>) -> Result<Import, Error> {
         Some(format) => format,
         None => detect(path)?,
     };
-    match format {
+    let import = match format {
         Format::NsysSqlite => nsys::read(path, &file),
         text => parse(&file, &whole(path, &file)?, text),
+    }?;
+    // Something that only looks like the tool's output, or output without a single number.
+    let is_empty = |subject: &Subject| subject.metrics.0.is_empty();
+    if import.events.is_empty() && import.subjects.iter().all(is_empty) {
+        let reason = import.notes.first().cloned();
+        let reason = reason.unwrap_or_else(|| "there is no number in it".to_owned());
+        return Err(Error::content(&file, reason));
     }
+    Ok(import)
 }
 
 /// Reads bytes of any format but that of databases.
