@@ -277,7 +277,7 @@ impl Inputs<'_> {
             .machine
             .stolen_of_own()
             .map(|nanos| part(nanos).min(computing));
-        let throttled = time.machine.throttled_nanos;
+        let throttled = time.machine.throttled_for(inside, all.not_running);
         time.disk = Some(disk);
         time.fed = fed;
         time.not_running = Some(preempted + stolen.unwrap_or(0));
@@ -319,6 +319,19 @@ impl Usage {
             mean_hertz: hertz.iter().sum::<u64>().checked_div(hertz.len() as u64),
             processors: samples.iter().filter_map(|s| s.processors).min(),
         }
+    }
+
+    /// Time of the program's threads, of the `not_running` that they did not run, that a quota
+    /// took. The kernel's own count is by processor and leaves some out; but who does not run
+    /// while processors are idle was not kept from it by other programs.
+    fn throttled_for(&self, inside: u64, not_running: u64) -> Option<u64> {
+        let counted = self.throttled_nanos?;
+        if counted == 0 {
+            return Some(0);
+        }
+        let all = self.processors?.saturating_mul(inside);
+        let busy = self.own_nanos?.saturating_add(self.others_nanos?);
+        Some(counted.max(all.saturating_sub(busy).min(not_running)))
     }
 
     /// Time of the program's threads that the hypervisor took: as much as it had of all.
