@@ -67,6 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         facts: &facts,
         caches: caches.as_ref(),
         underneath: None,
+        diagnosis: None,
     };
     let begin = Instant::now();
     let plots = plots::all(&input);

@@ -16,6 +16,7 @@ use analysis::{
     actions::Action, cache_trace::Scope, caches::Caches, facts::Facts, findings::Finding,
     underneath::UnderneathResults,
 };
+use diagnose::Diagnosis;
 use index::RunIndex;
 
 use crate::{
@@ -39,6 +40,8 @@ pub struct ReportInput<'a> {
     pub caches: Option<&'a Caches>,
     /// Absent when nothing was recorded of what the kernel did.
     pub underneath: Option<&'a UnderneathResults>,
+    /// Absent where nobody asked why.
+    pub diagnosis: Option<&'a Diagnosis>,
 }
 
 /// A picture with its words.
