@@ -12,6 +12,7 @@ use crate::{
     heads::{self, HeadResults},
     hot::{self, HotResults, Thresholds},
     pass::{Pass, View},
+    roofline::classes::{self, ClassRow},
     sequential::{self, DEFAULT_GAP_BYTES, SequentialResults},
     sources::{self, SourceRow},
     traffic::{self, TrafficResults},
@@ -90,6 +91,9 @@ pub struct Facts {
     /// Empty for a run whose weights nobody fed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceRow>,
+    /// Operations, bytes and time by what nodes do, those that took longest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<ClassRow>,
 }
 
 #[derive(Debug)]
@@ -104,6 +108,7 @@ pub struct Accumulator {
     heads: heads::Accumulator,
     experts: experts::Accumulator,
     sources: sources::Accumulator,
+    classes: classes::Accumulator,
 }
 
 impl Accumulator {
@@ -118,6 +123,7 @@ impl Accumulator {
             heads: heads::Accumulator::default(),
             experts: experts::Accumulator::new(options.experts.clone()),
             sources: sources::Accumulator::default(),
+            classes: classes::Accumulator::default(),
             options,
         }
     }
@@ -135,6 +141,7 @@ impl Accumulator {
         self.working_set.push(view);
         self.experts.push(view.seen);
         self.sources.push(view.seen);
+        self.classes.push(view.seen);
     }
 
     /// Takes in what the evaluations of a stream have in common; `pass` gave their views.
@@ -145,6 +152,8 @@ impl Accumulator {
                     .end_template(prepared, stream.tensors, phase, tally);
                 self.hot.end_template(pass, template, phase, tally);
                 self.heads.end_template(prepared, stream.tensors, tally);
+                self.classes
+                    .end_template(template, prepared, stream.tensors, phase, tally);
             });
         self.sequential.end_stream();
         self.determinism.end_stream();
@@ -162,6 +171,7 @@ impl Accumulator {
             heads: self.heads.finish(tensors, model),
             experts: self.experts.finish(),
             sources: self.sources.finish(),
+            classes: self.classes.finish(),
             traffic,
         }
     }

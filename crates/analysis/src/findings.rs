@@ -8,9 +8,11 @@
 mod memory;
 mod model;
 mod opportunities;
+mod roofline;
 pub(crate) mod text;
 mod underneath;
 
+pub use roofline::roofline;
 pub use underneath::underneath;
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +23,7 @@ use crate::{facts::Facts, opportunities::Opportunities};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// `weights`, `tokens`, `hot`, `order`, `kv`, `attention`, `experts`, `time`,
-    /// `opportunities`, `underneath`, `doubts`.
+    /// `opportunities`, `underneath`, `roofline`, `doubts`.
     pub topic: String,
     pub text: String,
     /// Path of the numbers in the results (`report --json`).

@@ -27,6 +27,8 @@
 //! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs;
 //! - [`findings`]: the facts as sentences, each with the query that shows it;
 //! - [`actions`]: what to do about them, with the flags to type;
+//! - [`roofline`]: operations, bytes and time by what nodes do, against what the hardware
+//!   allows;
 //! - [`time_stack`]: where the time of each phase went, in parts that add up;
 //! - [`facts`]: all of them together; [`timeline`]: a series of bounded length.
 //!
@@ -63,6 +65,7 @@ pub mod facts;
 pub mod findings;
 pub mod pass;
 pub mod reading;
+pub mod roofline;
 pub mod time_stack;
 pub mod timeline;
 pub mod traffic;

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reader::{Prepared, Seen, Tally, Tensors, Traffic, rows::direction_name};
+use reader::{Prepared, PreparedStep, Seen, Tally, Tensor, Tensors, Traffic, rows::direction_name};
 use serde::{Deserialize, Serialize};
 use trace::{
     format::{Phase, flags},
@@ -173,10 +173,7 @@ impl Accumulator {
                 }
             }
             if counted.executions > 0 {
-                // A step works on a weight before the KV cache before anything else.
-                let accesses = step.first..step.end;
-                let of = |kind| accesses.clone().map(tensor).find(|t| t.kind == kind);
-                let part = of(TensorKind::Weight).or_else(|| of(TensorKind::KvCache));
+                let part = works_on(prepared, step, tensors);
                 let part = part.map_or(TensorKind::Activation.name(), |t| t.part_in(&step.op));
                 let key = ([phase, part], step.op.clone(), step.layer);
                 let (executions, nanos) = self.times.entry(key).or_default();
@@ -262,6 +259,19 @@ fn kv_point(seen: &Seen) -> KvPoint {
         }
     }
     point
+}
+
+/// The tensor that a step is about: a weight before the KV cache before anything else, which is
+/// `None`.
+pub(crate) fn works_on<'a>(
+    prepared: &Prepared,
+    step: &PreparedStep,
+    tensors: &'a Tensors,
+) -> Option<&'a Tensor> {
+    let accesses = &prepared.accesses[step.first..step.end];
+    let of = |kind| accesses.iter().find(|access| access.kind == kind);
+    let access = of(TensorKind::Weight).or_else(|| of(TensorKind::KvCache))?;
+    Some(&tensors.all()[access.tensor as usize])
 }
 
 /// `-` for what belongs to none.

@@ -1,5 +1,6 @@
 //! `tensorscope bench`: measurements that compare things within one run.
 
+mod ceilings;
 mod estimate;
 mod feed;
 pub mod machine;
@@ -34,37 +35,9 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Overhead(OverheadArgs),
-    Ceilings(CeilingsArgs),
+    Ceilings(ceilings::Args),
     Feed(feed::Args),
     Estimate(estimate::Args),
-}
-
-/// What the hardware allows: sequential reads of the model's disk, and reads of memory
-///
-/// The disk is read with O_DIRECT through io_uring at the block size and depth that a short
-/// sweep finds best; memory with all threads, each in a buffer of its own. Takes about eight
-/// seconds and writes nothing to the model.
-#[derive(clap::Args)]
-#[command(after_help = "\
-Examples:
-  tensorscope bench ceilings -m model.gguf
-  tensorscope bench ceilings -m model.gguf -o ceilings.json && tensorscope report RUN --ceilings ceilings.json")]
-struct CeilingsArgs {
-    /// Model file, or any large file on the same disk
-    #[arg(short, long, value_name = "FILE")]
-    model: PathBuf,
-
-    /// Threads that read memory [default: all cores]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    threads: Option<u16>,
-
-    /// Write the result as JSON to a file, for `report --ceilings`; it must not exist
-    #[arg(short, long, value_name = "FILE")]
-    output: Option<PathBuf>,
-
-    /// Print as JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// What recording costs: no hooks, no hooks again (the noise), recording, and a plain ggml
@@ -125,65 +98,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.what {
         What::Overhead(args) if !args.program.is_empty() => program::overhead(&args),
         What::Overhead(args) => overhead(&args),
-        What::Ceilings(args) => ceilings(&args),
+        What::Ceilings(args) => ceilings::run(&args),
         What::Feed(args) => feed::run(&args),
         What::Estimate(args) => estimate::run(&args),
     }
-}
-
-fn ceilings(args: &CeilingsArgs) -> anyhow::Result<ExitCode> {
-    // Before the measurement: a bad path must not cost eight seconds.
-    let file = match &args.output {
-        None => None,
-        Some(path) => Some(terminal::create_new(path)?),
-    };
-    let all = std::thread::available_parallelism().unwrap_or(std::num::NonZeroUsize::MIN);
-    let threads = args
-        .threads
-        .and_then(|n| std::num::NonZeroUsize::new(n.into()))
-        .unwrap_or(all);
-    let bar = progress::bar(1000, "measuring", "permille");
-    let measured = kernelio::measure(&args.model, threads, &mut |progress| {
-        bar.set_position(u64::from(progress.done_permille));
-    });
-    bar.finish_and_clear();
-    let measured = match measured {
-        Ok(measured) => measured,
-        Err(error) => {
-            // An empty file would be in the way of the next try.
-            if let Some(path) = &args.output {
-                let _ = std::fs::remove_file(path);
-            }
-            return Err(error.into());
-        }
-    };
-    let json = serde_json::to_string_pretty(&measured)?;
-    if let Some(mut file) = file {
-        std::io::Write::write_all(&mut file, json.as_bytes())?;
-    }
-    if args.json {
-        terminal::print(&json)?;
-    } else {
-        let gigabytes = |rate: u64| format!("{:.2} GB/s", rate as f64 / 1e9);
-        let mut text = format!(
-            "disk    {}  ({}, {} KiB x {})\nmemory  {}  ({} threads; one alone {})",
-            gigabytes(measured.disk.bytes_per_second),
-            measured.disk.method,
-            measured.disk.setting.block_bytes / 1024,
-            measured.disk.setting.depth,
-            gigabytes(measured.memory.bytes_per_second),
-            measured.memory.all_threads.threads,
-            gigabytes(measured.memory.one_thread.bytes_per_second),
-        );
-        for refused in &measured.disk.refused {
-            text.push_str(&format!("\nnot used: {}: {}", refused.method, refused.why));
-        }
-        for caveat in &measured.disk.caveats {
-            text.push_str(&format!("\nnote: {}", caveat.text()));
-        }
-        terminal::print(&text)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {

@@ -9,6 +9,7 @@ use analysis::{
     facts::{self, Facts, Options},
     findings::{self, Finding, findings},
     reading::Reading,
+    roofline::Roofline,
     sequence::Sequence,
     time_stack::Bytes,
     traffic::TrafficResults,
@@ -47,6 +48,9 @@ pub struct Results {
     /// Absent when nothing was recorded of what the kernel did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underneath: Option<UnderneathResults>,
+    /// Absent when it is not known what the hardware allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub roofline: Option<Roofline>,
 }
 
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
@@ -166,6 +170,14 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         .as_ref()
         .map_or_else(Vec::new, findings::underneath);
     list.extend(findings(&facts, opportunities));
+    let ceilings = props.ceilings.as_ref();
+    let roofline = ceilings.map(|ceilings| Roofline::of(&facts.classes, ceilings));
+    if let Some(roofline) = &roofline {
+        // Behind where the time went.
+        let time = list.iter().rposition(|finding| finding.topic == "time");
+        let at = time.map_or(list.len(), |at| at + 1);
+        list.splice(at..at, findings::roofline(roofline));
+    }
     let grounds = Grounds {
         facts: &facts,
         opportunities,
@@ -178,6 +190,7 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         facts,
         caches,
         underneath,
+        roofline,
     })
 }
 

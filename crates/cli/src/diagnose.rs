@@ -116,6 +116,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return print(args, &diagnosis, &[], true);
     };
     let run = open_run(path)?;
+    let kept = imports::kept(run.path()).with_context(|| run.path().display().to_string())?;
+    let imported: Vec<Subject> = kept
+        .iter()
+        .flat_map(|kept| kept.subjects.clone())
+        .chain(imported)
+        .collect();
     let results = results(&run)?;
     let ceilings = args.measured_ceilings(&run, &results)?;
     let mut diagnosis = diagnosis_of(&run, &results, ceilings, &rules, &imported)?;

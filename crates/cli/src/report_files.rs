@@ -103,6 +103,7 @@ impl Target {
             facts: &results.facts,
             caches: results.caches.as_ref(),
             underneath: results.underneath.as_ref(),
+            roofline: results.roofline.as_ref(),
             diagnosis: Some(&diagnosis),
         };
         let plots = plots::all(&input);

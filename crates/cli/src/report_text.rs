@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use analysis::{actions::Action, findings::Finding};
 use indicatif::HumanBytes;
 use reader::summary::{PhaseSum, Summary};
-use render::less_memory;
+use render::{less_memory, roofline};
 use rundir::Run;
 use terminal::text::{count, grouped};
 use trace::{format::Phase, template::TensorKind};
@@ -132,6 +132,7 @@ pub fn text(run: &Run, summary: &Summary, results: &Results, queries: Queries) -
         ]);
     }
     let _ = writeln!(out, "{table}");
+    out.push_str(&roofline_table(results));
     if !summary.experts.is_empty() {
         let _ = writeln!(out, "\nExperts by layer");
         let mut table = new_table(
@@ -195,6 +196,16 @@ fn findings(findings: &[Finding], queries: Queries) -> String {
         }
     }
     out
+}
+
+fn roofline_table(results: &Results) -> String {
+    let rows = results.roofline.as_ref().map(roofline::rows);
+    let Some(rows) = rows.filter(|rows| !rows.is_empty()) else {
+        return String::new();
+    };
+    let mut table = new_table(&roofline::HEADS, roofline::WORDS);
+    table.add_rows(rows.into_iter().map(|row| row.map(|(text, _)| text)));
+    format!("\n{} ({})\n{table}\n", roofline::TITLE, roofline::NOTE)
 }
 
 fn with_less_memory(results: &Results) -> String {

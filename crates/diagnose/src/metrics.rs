@@ -516,6 +516,11 @@ impl Of<'_> {
                 MACHINE,
             );
             self.put_known("processors", Unit::Count, machine.cpus_allowed, MACHINE);
+            self.put_known("cores", Unit::Count, machine.cores, MACHINE);
+            self.put_known("nodes", Unit::Count, machine.nodes, MACHINE);
+            if let Some(huge_pages) = &machine.huge_pages {
+                self.metrics.text("huge_pages", huge_pages, Some(MACHINE));
+            }
             if let Some(disk) = &machine.model_disk {
                 let ahead = disk.read_ahead_bytes;
                 self.put_known("read_ahead_bytes", Unit::Bytes, ahead, MACHINE);

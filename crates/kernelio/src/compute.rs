@@ -1,5 +1,8 @@
-//! How fast this machine multiplies and adds: fused 32-bit operations of all threads, in
-//! registers, with the vector instructions that llama.cpp's engine uses here.
+//! How fast this machine multiplies and adds: fused 32-bit operations in registers, by
+//! instruction set and threads.
+//!
+//! What llama.cpp's own kernels reach with weights of a type is measured by those who have
+//! llama.cpp, and kept here beside it: [`ComputeCeiling::kernels`].
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -7,14 +10,151 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
+use crate::memory::at_threads;
+
 /// Operations of one call of a kernel, by lane: so many rounds of a multiplication and an
 /// addition in so many registers, enough of them to hide each other's latency.
 const ROUNDS: u64 = 4096;
 const REGISTERS: usize = 10;
 
-/// FLOP/s of `threads` threads together, measured for `time`.
+/// What arithmetic allows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ComputeCeiling {
+    /// Fused products of 32-bit numbers in registers: for each instruction set that the
+    /// processor has, narrowest first, with one thread and with all.
+    pub registers: Vec<RegisterCeiling>,
+    /// Matrix products of llama.cpp; empty where they were not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<KernelCeiling>,
+    /// Which of its kernels these are: the name of their instruction set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernels_of: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RegisterCeiling {
+    pub instructions: Instructions,
+    pub threads: usize,
+    pub flops_per_second: u64,
+}
+
+/// A matrix of weights times so many tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KernelCeiling {
+    /// Of the weights, as ggml calls it.
+    pub weight_type: String,
+    pub tokens: usize,
+    pub threads: usize,
+    pub flops_per_second: u64,
+}
+
+/// Vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Instructions {
+    /// What every processor of its kind has: SSE2, NEON.
+    Portable,
+    /// AVX2 and FMA.
+    Avx2,
+    Avx512,
+}
+
+impl Instructions {
+    const ALL: [Instructions; 3] = [
+        Instructions::Portable,
+        Instructions::Avx2,
+        Instructions::Avx512,
+    ];
+
+    /// As people call them.
+    pub fn name(self) -> &'static str {
+        match self {
+            Instructions::Portable if cfg!(target_arch = "x86_64") => "SSE2",
+            Instructions::Portable if cfg!(target_arch = "aarch64") => "NEON",
+            Instructions::Portable => "portable code",
+            Instructions::Avx2 => "AVX2",
+            Instructions::Avx512 => "AVX-512",
+        }
+    }
+
+    /// `None` where the processor does not have them.
+    fn kernel(self) -> Option<Kernel> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            match self {
+                Instructions::Avx2 if has!("avx2") && has!("fma") => {
+                    // SAFETY: the processor has both.
+                    return Some((|| unsafe { multiply_avx2() }, 8));
+                }
+                Instructions::Avx512 if has!("avx512f") => {
+                    // SAFETY: the processor has it.
+                    return Some((|| unsafe { multiply_avx512() }, 16));
+                }
+                _ => {}
+            }
+        }
+        (self == Instructions::Portable).then_some((multiply, 4))
+    }
+}
+
+/// A piece of work and the numbers in one of its registers.
+type Kernel = (fn() -> f32, u64);
+
+impl ComputeCeiling {
+    /// Of so many threads with the best instructions; `None` where nothing was measured.
+    pub fn flops_with_threads(&self, threads: usize) -> Option<f64> {
+        let sets = Instructions::ALL.iter().map(|&set| {
+            let of_set = self.registers.iter().filter(|r| r.instructions == set);
+            let figures = of_set.map(|r| (r.threads, r.flops_per_second as f64));
+            at_threads(figures, threads).unwrap_or(0.0)
+        });
+        let best = sets.fold(0.0, f64::max);
+        (best > 0.0).then_some(best)
+    }
+
+    /// What llama.cpp's products with weights of a type reach at best, with so many threads.
+    pub fn kernel_with_threads(&self, weight_type: &str, threads: usize) -> Option<f64> {
+        let of_type = || self.kernels.iter().filter(|k| k.weight_type == weight_type);
+        let most_tokens = of_type().map(|k| k.tokens).max()?;
+        let of_tokens = of_type().filter(|k| k.tokens == most_tokens);
+        let figures = of_tokens.map(|k| (k.threads, k.flops_per_second as f64));
+        at_threads(figures, threads).filter(|&flops| flops > 0.0)
+    }
+}
+
+/// Every instruction set that the processor has, with one thread and with `threads`, each for
+/// `time`.
+pub fn ceiling(threads: NonZeroUsize, time: Duration) -> ComputeCeiling {
+    let mut counts = vec![NonZeroUsize::MIN, threads];
+    counts.dedup();
+    let mut registers = Vec::new();
+    for instructions in Instructions::ALL {
+        let Some(kernel) = instructions.kernel() else {
+            continue;
+        };
+        registers.extend(counts.iter().map(|&threads| RegisterCeiling {
+            instructions,
+            threads: threads.get(),
+            flops_per_second: measure_kernel(kernel, threads, time) as u64,
+        }));
+    }
+    ComputeCeiling {
+        registers,
+        ..ComputeCeiling::default()
+    }
+}
+
+/// FLOP/s of `threads` threads together, measured for `time`, with the vector instructions that
+/// llama.cpp's engine uses here.
 pub fn measure(threads: NonZeroUsize, time: Duration) -> f64 {
-    let (kernel, lanes): (fn() -> f32, u64) = kernel();
+    let avx2 = Instructions::Avx2.kernel();
+    measure_kernel(avx2.unwrap_or((multiply, 4)), threads, time)
+}
+
+fn measure_kernel((kernel, lanes): Kernel, threads: NonZeroUsize, time: Duration) -> f64 {
     let calls = AtomicU64::new(0);
     let is_over = AtomicBool::new(false);
     let begin = Instant::now();
@@ -35,20 +175,6 @@ pub fn measure(threads: NonZeroUsize, time: Duration) -> f64 {
     calls.load(Ordering::Relaxed) as f64 * flops as f64 / seconds
 }
 
-#[cfg(target_arch = "x86_64")]
-fn kernel() -> (fn() -> f32, u64) {
-    if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma") {
-        // SAFETY: the processor has both.
-        return (|| unsafe { multiply_avx2() }, 8);
-    }
-    (multiply, 4)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn kernel() -> (fn() -> f32, u64) {
-    (multiply, 4)
-}
-
 /// # Safety
 /// The processor has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
@@ -66,6 +192,25 @@ unsafe fn multiply_avx2() -> f32 {
         }
     }
     registers.iter().map(|&r| _mm256_cvtss_f32(r)).sum()
+}
+
+/// # Safety
+/// The processor has AVX-512F.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn multiply_avx512() -> f32 {
+    use std::arch::x86_64::{_mm512_cvtss_f32, _mm512_fmadd_ps, _mm512_set1_ps};
+    let (factor, summand) = (
+        _mm512_set1_ps(black_box(0.999)),
+        _mm512_set1_ps(black_box(0.001)),
+    );
+    let mut registers = [factor; REGISTERS];
+    for _ in 0..ROUNDS {
+        for register in &mut registers {
+            *register = _mm512_fmadd_ps(*register, factor, summand);
+        }
+    }
+    registers.iter().map(|&r| _mm512_cvtss_f32(r)).sum()
 }
 
 /// Four lanes, as the compiler has them.
@@ -91,5 +236,56 @@ mod tests {
         let flops = measure(NonZeroUsize::MIN, Duration::from_millis(20));
         // Slower than any machine since 1990, and faster than any core.
         assert!((1e7..1e13).contains(&flops), "{flops}");
+    }
+
+    #[test]
+    fn every_instruction_set_is_measured_with_one_thread_and_with_all() {
+        let threads = NonZeroUsize::new(2).unwrap();
+        let found = ceiling(threads, Duration::from_millis(10));
+        let portable: Vec<usize> = (found.registers.iter())
+            .filter(|r| r.instructions == Instructions::Portable)
+            .map(|r| r.threads)
+            .collect();
+        assert_eq!(portable, [1, 2]);
+        assert!(
+            found
+                .registers
+                .iter()
+                .all(|r| r.flops_per_second > 10_000_000)
+        );
+        let alone = ceiling(NonZeroUsize::MIN, Duration::from_millis(1));
+        assert!(alone.registers.iter().all(|r| r.threads == 1));
+    }
+
+    #[test]
+    fn the_best_instructions_and_the_most_tokens_are_the_ceiling() {
+        let register = |instructions, threads, flops_per_second| RegisterCeiling {
+            instructions,
+            threads,
+            flops_per_second,
+        };
+        let kernel = |tokens, threads, flops_per_second| KernelCeiling {
+            weight_type: "q4_0".to_owned(),
+            tokens,
+            threads,
+            flops_per_second,
+        };
+        let ceiling = ComputeCeiling {
+            registers: vec![
+                register(Instructions::Portable, 1, 10),
+                register(Instructions::Portable, 4, 40),
+                register(Instructions::Avx2, 1, 20),
+                register(Instructions::Avx2, 4, 80),
+            ],
+            kernels: vec![kernel(1, 1, 5), kernel(256, 1, 15), kernel(256, 2, 30)],
+            kernels_of: None,
+        };
+        assert_eq!(ceiling.flops_with_threads(1), Some(20.0));
+        assert_eq!(ceiling.flops_with_threads(2), Some(40.0));
+        assert_eq!(ceiling.flops_with_threads(9), Some(80.0));
+        assert_eq!(ceiling.kernel_with_threads("q4_0", 1), Some(15.0));
+        assert_eq!(ceiling.kernel_with_threads("q4_0", 2), Some(30.0));
+        assert_eq!(ceiling.kernel_with_threads("q8_0", 2), None);
+        assert_eq!(ComputeCeiling::default().flops_with_threads(2), None);
     }
 }

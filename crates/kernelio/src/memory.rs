@@ -47,8 +47,41 @@ pub struct MemoryCeiling {
     pub bytes_per_second: u64,
     pub one_thread: ThreadsCeiling,
     pub all_threads: ThreadsCeiling,
+    /// Numbers of threads between these two, ascending; empty in files of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub between: Vec<ThreadsCeiling>,
     /// One last-level cache; `None` where the machine does not tell.
     pub last_level_cache_bytes: Option<u64>,
+}
+
+impl MemoryCeiling {
+    /// What so many threads can read. Between two numbers that were measured, in proportion;
+    /// more threads than were measured read no more.
+    pub fn with_threads(&self, threads: usize) -> f64 {
+        let measured = std::iter::once(&self.one_thread)
+            .chain(&self.between)
+            .chain(std::iter::once(&self.all_threads));
+        let figures = measured.map(|part| (part.threads, part.bytes_per_second as f64));
+        at_threads(figures, threads).unwrap_or(self.bytes_per_second as f64)
+    }
+}
+
+/// A figure for a number of threads, from those that were measured, ascending. Between two of
+/// them, in proportion; outside, the nearest. `None` where nothing was.
+pub fn at_threads(measured: impl Iterator<Item = (usize, f64)>, threads: usize) -> Option<f64> {
+    let mut below: Option<(usize, f64)> = None;
+    for (at, figure) in measured {
+        match below {
+            _ if at == threads => return Some(figure),
+            None if at > threads => return Some(figure),
+            Some((from, less)) if at > threads => {
+                let part = (threads - from) as f64 / (at - from) as f64;
+                return Some(less + (figure - less) * part);
+            }
+            _ => below = Some((at, figure)),
+        }
+    }
+    below.map(|(_, figure)| figure)
 }
 
 /// The figure for one number of threads.
@@ -130,8 +163,30 @@ pub fn measure(
         bytes_per_second: all_threads.bytes_per_second,
         one_thread,
         all_threads,
+        between: Vec::new(),
         last_level_cache_bytes: caches.map(|caches| caches.one_bytes),
     })
+}
+
+/// Powers of two between one thread and `threads`.
+pub fn counts_between(threads: NonZeroUsize) -> impl Iterator<Item = usize> {
+    let powers = std::iter::successors(Some(2usize), |n| n.checked_mul(2));
+    powers.take_while(move |&n| n < threads.get())
+}
+
+/// As [`measure`], with these numbers of threads.
+pub fn measure_between(
+    threads: NonZeroUsize,
+    options: MemoryOptions,
+    on_threads: &mut dyn FnMut(usize),
+) -> Result<Vec<ThreadsCeiling>, CeilingError> {
+    let caches = caches::last_level();
+    counts_between(threads)
+        .map(|threads| {
+            on_threads(threads);
+            measure_threads(threads, options, caches)
+        })
+        .collect()
 }
 
 fn thread_bytes(
@@ -406,6 +461,34 @@ mod tests {
         check(16, 1024, caches(32, 512), Residence::Memory);
         check(64, 1024, caches(96, 1152), Residence::PartlyCache);
         check(1, 16, None, Residence::PartlyCache);
+    }
+
+    #[test]
+    fn a_figure_between_two_measured_ones_is_in_proportion() {
+        let check = |measured: &[(usize, f64)], threads, expect: Option<f64>| {
+            assert_eq!(at_threads(measured.iter().copied(), threads), expect);
+        };
+        let measured = [(1, 10.0), (2, 18.0), (4, 20.0)];
+        check(&measured, 1, Some(10.0));
+        check(&measured, 2, Some(18.0));
+        check(&measured, 3, Some(19.0));
+        check(&measured, 4, Some(20.0));
+        check(&measured, 64, Some(20.0));
+        check(&measured[1..], 1, Some(18.0));
+        check(&[(1, 10.0), (1, 10.0)], 2, Some(10.0));
+        check(&[], 2, None);
+    }
+
+    #[test]
+    fn powers_of_two_lie_between_one_thread_and_all() {
+        let check = |threads, expect: &[usize]| {
+            let threads = NonZeroUsize::new(threads).unwrap();
+            assert_eq!(counts_between(threads).collect::<Vec<_>>(), expect);
+        };
+        check(1, &[]);
+        check(2, &[]);
+        check(3, &[2]);
+        check(16, &[2, 4, 8]);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 mod kernel;
 
-pub use kernel::{COUNTED, FAULTS, IO, MACHINE, OFF_CPU, RESIDENCY, SAMPLES};
+pub use kernel::{COUNTED, FAULTS, IMPORTED, IO, MACHINE, OFF_CPU, RESIDENCY, SAMPLES};
 
 /// Version of the tables, in the metadata of every file. A change of meaning
 /// needs a new one; a new column does not.
@@ -88,9 +88,9 @@ impl ColumnType {
 }
 
 /// All tables, in the order of the documentation.
-pub const TABLES: [&Table; 15] = [
+pub const TABLES: [&Table; 16] = [
     &RUN, &TENSORS, &EVALS, &TOKENS, &NODES, &ACCESSES, &ROUTING, &TRAFFIC, &FAULTS, &IO,
-    &RESIDENCY, &SAMPLES, &OFF_CPU, &COUNTED, &MACHINE,
+    &RESIDENCY, &SAMPLES, &OFF_CPU, &COUNTED, &MACHINE, &IMPORTED,
 ];
 
 pub fn table(name: &str) -> Option<&'static Table> {

@@ -1,7 +1,9 @@
 //! The HTML report of a run, for looking at it while working on it:
-//! `cargo run --release -p render --example report_page -- RUN OUT.html [DISK,MEMORY]`
+//! `cargo run --release -p render --example report_page -- RUN OUT.html [DISK,MEMORY [CEILINGS]]`
 //! writes OUT.html, OUT.md, OUT.gif, every plot as SVG and PNG into the folder OUT.plots, and
-//! into OUT.json the diagnosis, as the server's example takes it. DISK and MEMORY are speeds in bytes per second, for predictions.
+//! into OUT.json the diagnosis, as the server's example takes it. DISK and MEMORY are speeds in
+//! bytes per second, for predictions; CEILINGS is what `bench ceilings -o` wrote, for the
+//! roofline.
 
 use std::{error::Error, fs, num::NonZeroUsize, path::Path, time::Instant};
 
@@ -12,6 +14,7 @@ use analysis::{
     findings::findings,
     opportunities::Machine,
     reading::Reading,
+    roofline::Roofline,
     sequence::Sequence,
     time_stack::{self, Bytes},
     weights::weights_of,
@@ -53,7 +56,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let opportunities = caches
         .as_ref()
         .and_then(|caches| caches.opportunities.as_ref());
-    let findings = findings(&facts, opportunities);
+    let mut findings = findings(&facts, opportunities);
+    let roofline = match args.get(3) {
+        Some(path) => {
+            let ceilings = serde_json::from_slice(&fs::read(path)?)?;
+            Some(Roofline::of(&facts.classes, &ceilings))
+        }
+        None => None,
+    };
+    findings.extend(roofline.iter().flat_map(analysis::findings::roofline));
     let begin = Instant::now();
     let index = RunIndex::open(&run, &mut |_| {})?;
     let info = index.info();
@@ -73,6 +84,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         facts: &facts,
         caches: caches.as_ref(),
         underneath: None,
+        roofline: roofline.as_ref(),
         diagnosis: Some(&diagnosis),
     };
     let begin = Instant::now();

@@ -10,6 +10,7 @@
 //! - [`plot`]: a small plotting kit; [`plots`]: every plot of the report;
 //! - [`page`]: the report as one HTML file, or as Markdown;
 //! - [`underneath`]: what the kernel did, as text; [`less_memory`]: what memory would give, as rows;
+//!   [`roofline`]: what nodes reached of what the hardware allows, likewise;
 //! - [`diagnosis`]: why it is slow, as text;
 //! - [`animation`]: playback as GIF or raw frames.
 //!
@@ -35,6 +36,7 @@ pub mod palette;
 pub mod perfetto;
 pub mod plot;
 pub mod plots;
+pub mod roofline;
 pub mod rows;
 pub mod underneath;
 

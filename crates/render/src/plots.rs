@@ -8,13 +8,14 @@ mod attention;
 mod experts;
 pub mod feed;
 mod offsets;
+mod roofline;
 mod tokens;
 mod traffic;
 mod underneath;
 
 use analysis::{
     actions::Action, cache_trace::Scope, caches::Caches, facts::Facts, findings::Finding,
-    underneath::UnderneathResults,
+    roofline::Roofline, underneath::UnderneathResults,
 };
 use diagnose::Diagnosis;
 use index::RunIndex;
@@ -40,6 +41,8 @@ pub struct ReportInput<'a> {
     pub caches: Option<&'a Caches>,
     /// Absent when nothing was recorded of what the kernel did.
     pub underneath: Option<&'a UnderneathResults>,
+    /// Absent when it is not known what the hardware allows.
+    pub roofline: Option<&'a Roofline>,
     /// Absent where nobody asked why.
     pub diagnosis: Option<&'a Diagnosis>,
 }
@@ -140,6 +143,7 @@ pub fn all(input: &ReportInput) -> Vec<Plot> {
     plots.extend(tokens::plots(input.index));
     plots.extend(offsets::plot(input.index));
     plots.extend(traffic::plots(input.facts));
+    plots.extend(input.roofline.and_then(roofline::plot));
     plots.extend(attention::plots(input.facts));
     plots.extend(experts::plots(input.index, input.caches));
     plots.extend(memory(input.facts, input.caches));

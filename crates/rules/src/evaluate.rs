@@ -6,7 +6,9 @@
 //! 2. one that holds is a cause, unless a child of it holds as well (that says more) or it
 //!    is a symptom of another one that holds.
 //!
-//! Over all subjects, causes are ranked by the share of time that they explain.
+//! Over all subjects, causes are ranked by the share of time that they explain: of the
+//! subject's time, times the subject's share of the whole, where the metric [`TIME_SHARE`]
+//! says so.
 
 use std::collections::BTreeSet;
 
@@ -17,6 +19,9 @@ use crate::file::{Gain, Rule};
 use crate::metric::{Subject, Unit, Value};
 use crate::set::RuleSet;
 use crate::text::{self, Style};
+
+/// The metric that says which share of everything that was measured the subject is.
+pub const TIME_SHARE: &str = "time_share";
 
 /// What the rules say of all subjects.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -85,15 +90,17 @@ enum Verdict<'a> {
 
 /// See the top of this file.
 pub fn evaluate(rules: &RuleSet, subjects: &[Subject]) -> Verdicts {
-    let mut ranked: Vec<(usize, Cause)> = Vec::new();
+    let mut ranked: Vec<(f64, usize, Cause)> = Vec::new();
     let mut not_evaluated = Vec::new();
     for subject in subjects {
         let verdicts = verdicts(rules, subject);
+        let weight = weight(subject);
         let hidden = hidden(rules, &verdicts);
         for (index, (rule, verdict)) in rules.rules().zip(&verdicts).enumerate() {
             match verdict {
                 Verdict::Holds(Some(share)) if !hidden.contains(&index) => {
-                    ranked.extend(cause(rule, subject, *share).map(|cause| (index, cause)));
+                    let cause = cause(rule, subject, *share);
+                    ranked.extend(cause.map(|cause| (share * weight, index, cause)));
                 }
                 Verdict::Holds(_) | Verdict::No => {}
                 Verdict::Unknown(unknown) => not_evaluated.push(NotEvaluated {
@@ -106,13 +113,17 @@ pub fn evaluate(rules: &RuleSet, subjects: &[Subject]) -> Verdicts {
         }
     }
     // Stable: of equals, the order of the subjects is kept.
-    ranked.sort_by(|(a_index, a), (b_index, b)| {
-        let by_share = b.share.total_cmp(&a.share);
-        by_share.then(a_index.cmp(b_index))
-    });
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     Verdicts {
-        causes: ranked.into_iter().map(|(_, cause)| cause).collect(),
+        causes: ranked.into_iter().map(|(.., cause)| cause).collect(),
         not_evaluated,
+    }
+}
+
+fn weight(subject: &Subject) -> f64 {
+    match subject.metrics.get(TIME_SHARE).map(|metric| &metric.value) {
+        Some(Value::Number(share)) if share.is_finite() => share.clamp(0.0, 1.0),
+        _ => 1.0,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::error::{Error, Place};
+use crate::error::{Error, Place, Source, Spot, one_line};
 use crate::expression::{Expression, SHARE, Type, Wrong, is_name};
 use crate::template::Template;
 
@@ -73,11 +73,11 @@ pub struct Rule {
     /// Nothing is wrong: this is what the hardware can do.
     pub healthy: bool,
     pub reference: Option<String>,
-    /// Where its id stands.
-    pub place: Place,
     pub(crate) replaces: bool,
-    pub(crate) parent_place: Option<Place>,
-    pub(crate) explains_places: Vec<Place>,
+    /// Of its id, its parent and what it explains.
+    pub(crate) spot: Spot,
+    pub(crate) parent_spot: Option<Spot>,
+    pub(crate) explains_spots: Vec<Spot>,
 }
 
 /// What the action is expected to give, in per cent more speed.
@@ -128,10 +128,10 @@ struct RawRule {
 impl RuleFile {
     /// `origin` is what errors call the file.
     pub fn parse(text: &str, origin: &str) -> Result<Self, Error> {
-        let source = Source {
-            text,
+        let source = Reader(Arc::new(Source {
+            text: text.to_owned(),
             origin: Arc::from(origin),
-        };
+        }));
         if text.len() > MAX_FILE_BYTES {
             let reason = format!("a rule file has at most {MAX_FILE_BYTES} bytes");
             return Err(source.file_error(0, reason));
@@ -149,19 +149,19 @@ impl RuleFile {
     }
 }
 
-struct Source<'a> {
-    text: &'a str,
-    origin: Arc<str>,
+impl Rule {
+    /// Where its id stands.
+    pub fn place(&self) -> Place {
+        self.spot.place()
+    }
 }
 
-impl Source<'_> {
+struct Reader(Arc<Source>);
+
+impl Reader {
     fn rule(&self, raw: &RawRule) -> Result<Rule, Error> {
         let id = raw.id.get_ref();
-        let wrong = |span: Range<usize>, reason: String| Error::Rule {
-            place: self.place(span.start),
-            rule: id.clone(),
-            reason,
-        };
+        let wrong = |span: Range<usize>, reason: String| self.spot(span.start).wrong(id, reason);
         if !is_name(id) {
             let reason = "its id is not lower-case words joined by dots".to_owned();
             return Err(wrong(raw.id.span(), reason));
@@ -235,16 +235,16 @@ impl Source<'_> {
                 .collect(),
             healthy: raw.healthy,
             reference: raw.reference.as_ref().map(|text| text.get_ref().clone()),
-            place: self.place(raw.id.span().start),
+            spot: self.spot(raw.id.span().start),
             replaces: raw.replace,
-            parent_place: raw
+            parent_spot: raw
                 .parent
                 .as_ref()
-                .map(|parent| self.place(parent.span().start)),
-            explains_places: raw
+                .map(|parent| self.spot(parent.span().start)),
+            explains_spots: raw
                 .explains
                 .iter()
-                .map(|other| self.place(other.span().start))
+                .map(|other| self.spot(other.span().start))
                 .collect(),
         };
         for (field, raw, expression) in [
@@ -314,10 +314,10 @@ impl Source<'_> {
         wrong: Wrong,
     ) -> Error {
         Error::Expression {
-            place: self.place(self.offset_within(raw, wrong.offset)),
-            rule: rule.to_owned(),
+            place: self.spot(self.offset_within(raw, wrong.offset)).place(),
+            rule: one_line(rule),
             field,
-            reason: wrong.reason,
+            reason: one_line(&wrong.reason),
         }
     }
 
@@ -325,7 +325,7 @@ impl Source<'_> {
     /// beginning of the value.
     fn offset_within(&self, raw: &Spanned<String>, offset: usize) -> usize {
         let span = raw.span();
-        let written = self.text.get(span.clone()).unwrap_or_default();
+        let written = self.0.text.get(span.clone()).unwrap_or_default();
         let quotes = ["\"\"\"\n", "'''\n", "\"\"\"", "'''", "\"", "'"];
         let opening = quotes.iter().find(|quote| written.starts_with(**quote));
         let start = opening.map_or(0, |quote| quote.len());
@@ -336,12 +336,14 @@ impl Source<'_> {
         }
     }
 
-    fn place(&self, offset: usize) -> Place {
-        Place::of(&self.origin, self.text, offset)
+    fn spot(&self, offset: usize) -> Spot {
+        let source = Arc::clone(&self.0);
+        Spot { source, offset }
     }
 
     fn file_error(&self, offset: usize, reason: String) -> Error {
-        let place = self.place(offset);
+        let place = self.spot(offset).place();
+        let reason = one_line(&reason);
         Error::File { place, reason }
     }
 }

@@ -4,7 +4,7 @@
 //! things that may be slow, each with the numbers that are known of it. What follows from the
 //! numbers is written in rule files, not here. In the order that data flows:
 //!
-//! - [`metric`]: what is known of a subject;
+//! - [`metric`]: what is known of a subject, and [`names`]: what its numbers are called;
 //! - [`file`]: rule files (TOML), read and checked: every error has file, line and column;
 //! - [`expression`]: the small language in them, where what was not measured is unknown;
 //! - [`template`]: texts with placeholders, and [`text`]: how numbers are shown in them;
@@ -47,6 +47,7 @@ pub mod evaluate;
 pub mod expression;
 pub mod file;
 pub mod metric;
+pub mod names;
 pub mod set;
 pub mod shipped;
 pub mod template;

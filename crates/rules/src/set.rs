@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::error::{Error, Place};
+use crate::error::{Error, Spot};
 use crate::file::{Rule, RuleFile};
 
 /// Rules that fit together: parents and symptoms exist, are about the same kind of subject,
@@ -52,14 +52,14 @@ impl RuleSet {
                 }
                 (None, true) => {
                     let reason = "there is no rule of this id to replace";
-                    return Err(wrong(&rule, &rule.place, reason));
+                    return Err(rule.spot.wrong(&rule.id, reason));
                 }
                 (Some(index), _) => {
                     let reason = format!(
                         "its id is taken, see {}; `replace = true` replaces a rule of an earlier file",
-                        rules[index].place
+                        rules[index].place()
                     );
-                    return Err(wrong(&rule, &rule.place, reason));
+                    return Err(rule.spot.wrong(&rule.id, reason));
                 }
             }
         }
@@ -82,39 +82,27 @@ impl RuleSet {
     }
 }
 
-fn wrong(rule: &Rule, place: &Place, reason: impl Into<String>) -> Error {
-    Error::Rule {
-        place: place.clone(),
-        rule: rule.id.clone(),
-        reason: reason.into(),
-    }
-}
-
 fn links(rules: &[Rule], known: &BTreeMap<String, usize>) -> Result<Links, Error> {
-    let find = |rule: &Rule, id: &str, what: &str, place: &Place| {
+    let find = |rule: &Rule, id: &str, what: &str, spot: &Spot| {
         let Some(&index) = known.get(id) else {
-            return Err(wrong(
-                rule,
-                place,
-                format!("its {what} `{id}` does not exist"),
-            ));
+            return Err(spot.wrong(&rule.id, format!("its {what} `{id}` does not exist")));
         };
         let (own, other) = (&rule.about, &rules[index].about);
         if own != other {
             let reason = format!("it is about a {own}, its {what} `{id}` about a {other}");
-            return Err(wrong(rule, place, reason));
+            return Err(spot.wrong(&rule.id, reason));
         }
         Ok(index)
     };
     let mut parents = Vec::with_capacity(rules.len());
     let mut explained = Vec::with_capacity(rules.len());
     for rule in rules {
-        parents.push(match (&rule.parent, &rule.parent_place) {
-            (Some(id), Some(place)) => Some(find(rule, id, "parent", place)?),
+        parents.push(match (&rule.parent, &rule.parent_spot) {
+            (Some(id), Some(spot)) => Some(find(rule, id, "parent", spot)?),
             _ => None,
         });
-        let symptoms = rule.explains.iter().zip(&rule.explains_places);
-        let symptoms = symptoms.map(|(id, place)| find(rule, id, "symptom", place));
+        let symptoms = rule.explains.iter().zip(&rule.explains_spots);
+        let symptoms = symptoms.map(|(id, spot)| find(rule, id, "symptom", spot));
         explained.push(symptoms.collect::<Result<Vec<_>, _>>()?);
     }
     let children: Vec<Vec<usize>> = {
@@ -128,13 +116,13 @@ fn links(rules: &[Rule], known: &BTreeMap<String, usize>) -> Result<Links, Error
     };
     let parents_first = sorted(&children).map_err(|index| {
         let rule = &rules[index];
-        let place = rule.parent_place.as_ref().unwrap_or(&rule.place);
-        wrong(rule, place, "it is its own ancestor")
+        let spot = rule.parent_spot.as_ref().unwrap_or(&rule.spot);
+        spot.wrong(&rule.id, "it is its own ancestor")
     })?;
     sorted(&explained).map_err(|index| {
         let rule = &rules[index];
-        let place = rule.explains_places.first().unwrap_or(&rule.place);
-        wrong(rule, place, "it is its own symptom")
+        let spot = rule.explains_spots.first().unwrap_or(&rule.spot);
+        spot.wrong(&rule.id, "it is its own symptom")
     })?;
     Ok(Links {
         parents,
@@ -169,10 +157,14 @@ fn sorted(next: &[Vec<usize>]) -> Result<Vec<usize>, usize> {
 /// What still waits is on a cycle or behind one: walking backwards ends on the cycle.
 fn on_cycle(next: &[Vec<usize>], waiting_for: &[usize]) -> Option<usize> {
     let mut at = waiting_for.iter().position(|&count| count > 0)?;
+    let mut before = vec![None; next.len()];
+    for from in (0..next.len()).filter(|&from| waiting_for[from] > 0) {
+        for &to in &next[from] {
+            before[to] = Some(from);
+        }
+    }
     for _ in 0..next.len() {
-        let before =
-            (0..next.len()).find(|&from| waiting_for[from] > 0 && next[from].contains(&at));
-        at = before?;
+        at = before[at]?;
     }
     Some(at)
 }

@@ -65,6 +65,16 @@ fn causes_are_ranked_by_share_over_all_subjects_then_by_place() {
 }
 
 #[test]
+fn a_subject_that_is_a_small_part_of_the_whole_comes_later() {
+    let rules = set(&[("a", "share = \"x\"")]);
+    let small = phase("small", &[("x", 0.9), ("time_share", 0.1)]);
+    let large = phase("large", &[("x", 0.5), ("time_share", 0.8)]);
+    let verdicts = evaluate(&rules, &[small, large]);
+    assert_eq!(ids(&verdicts), ["large/a", "small/a"]);
+    assert_eq!(verdicts.causes[1].share, 0.9);
+}
+
+#[test]
 fn a_parent_is_listed_only_where_no_child_holds() {
     let rules = [
         ("top", "when = \"x > 1\""),

@@ -3,6 +3,7 @@
 //! Nothing here can fail: what is not there, in a container or on another
 //! architecture, is left out.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,12 @@ pub struct Machine {
     pub cpu_model: Option<String>,
     /// Hardware threads that the kernel uses.
     pub cpus_online: Option<u64>,
+    /// Cores: fewer where each has several hardware threads.
+    pub cores: Option<u64>,
+    /// Memory nodes.
+    pub nodes: Option<u64>,
+    /// What transparent huge pages are given to: `always`, `madvise` or `never`.
+    pub huge_pages: Option<String>,
     /// Those of them that the recording process may run on.
     pub cpus_allowed: Option<u64>,
     pub memory_bytes: Option<u64>,
@@ -70,6 +77,12 @@ pub fn describe_in(root: &Path, model_file: Option<&Path>) -> Machine {
         architecture: std::env::consts::ARCH.to_owned(),
         cpu_model: cpu_model(root),
         cpus_online: line("sys/devices/system/cpu/online").and_then(|list| count_in(&list)),
+        cores: cores(root),
+        nodes: line("sys/devices/system/node/online").and_then(|list| count_in(&list)),
+        huge_pages: line("sys/kernel/mm/transparent_hugepage/enabled").and_then(|choices| {
+            let (_, rest) = choices.split_once('[')?;
+            Some(rest.split_once(']')?.0.to_owned())
+        }),
         cpus_allowed: field(&status, "Cpus_allowed_list").and_then(count_in),
         memory_bytes: memory("MemTotal"),
         memory_available_bytes: memory("MemAvailable"),
@@ -116,6 +129,15 @@ fn count_in(list: &str) -> Option<u64> {
         let (first, last): (u64, u64) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         sum.checked_add(last.checked_sub(first)?.checked_add(1)?)
     })
+}
+
+/// Hardware threads of one core name the same siblings.
+fn cores(root: &Path) -> Option<u64> {
+    let processors = fs::read_dir(root.join("sys/devices/system/cpu")).ok()?;
+    let siblings =
+        |entry: fs::DirEntry| read_line(&entry.path().join("topology/thread_siblings_list"));
+    let cores: BTreeSet<String> = processors.flatten().filter_map(siblings).collect();
+    (!cores.is_empty()).then_some(cores.len() as u64)
 }
 
 fn cpu_model(root: &Path) -> Option<String> {
@@ -228,6 +250,16 @@ mod tests {
         );
         write("sys/firmware/devicetree/base/model", "Raspberry Pi 5\0");
         write("sys/devices/system/cpu/online", "0-3\n");
+        for cpu in 0..4 {
+            let siblings = format!("{},{}\n", cpu % 2, cpu % 2 + 2);
+            let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+            write(&path, &siblings);
+        }
+        write("sys/devices/system/node/online", "0-1\n");
+        write(
+            "sys/kernel/mm/transparent_hugepage/enabled",
+            "always [madvise] never\n",
+        );
         write("proc/self/status", "Name:\tx\nCpus_allowed_list:\t1-2\n");
         write(
             "proc/meminfo",
@@ -238,6 +270,8 @@ mod tests {
         assert_eq!(machine.hostname.as_deref(), Some("pi"));
         assert_eq!(machine.cpu_model.as_deref(), Some("Raspberry Pi 5"));
         assert_eq!(machine.cpus_online, Some(4));
+        assert_eq!((machine.cores, machine.nodes), (Some(2), Some(2)));
+        assert_eq!(machine.huge_pages.as_deref(), Some("madvise"));
         assert_eq!(machine.cpus_allowed, Some(2));
         assert_eq!(machine.memory_bytes, Some(16 << 20));
         assert_eq!(machine.memory_available_bytes, Some(8192));

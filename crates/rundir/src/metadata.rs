@@ -312,6 +312,12 @@ pub struct Statistics {
 }
 
 impl Metadata {
+    /// What has to be added to a time since 1970 to have one of the log.
+    pub fn wall_to_monotonic_nanos(&self) -> Option<i128> {
+        let began = crate::time::parse_rfc3339(&self.started_utc)?;
+        Some(i128::from(self.started_monotonic_nanos) - i128::from(began))
+    }
+
     /// The metadata of a run that starts now: clocks, machine and limits are
     /// read, everything else is empty. `model` tells which disk matters.
     pub fn start(command_line: Vec<String>, model: Option<&gguf::Model>) -> Metadata {

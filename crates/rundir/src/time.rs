@@ -41,6 +41,30 @@ impl Moment {
     }
 }
 
+/// Nanoseconds since 1970 of what [`Moment::rfc3339`] writes; `None` of anything else.
+pub fn parse_rfc3339(text: &str) -> Option<u64> {
+    let (seconds, nanos) = text.strip_suffix('Z')?.split_once('.')?;
+    let nanos: u64 = (nanos.len() == 9).then(|| nanos.parse().ok())??;
+    let (date, time) = seconds.split_once('T')?;
+    let numbers = |text: &str, between: char| -> Option<[u64; 3]> {
+        let list: Option<Vec<u64>> = text.split(between).map(|t| t.parse().ok()).collect();
+        list?.try_into().ok()
+    };
+    let ([year, month, day], [hour, minute, second]) = (numbers(date, '-')?, numbers(time, ':')?);
+    let is_possible = (1970..2200).contains(&year) && (1..=12).contains(&month);
+    if !is_possible || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
+        return None;
+    }
+    // The reverse of `calendar`, by the same source: days_from_civil.
+    let year = if month <= 2 { year - 1 } else { year };
+    let from_march = if month > 2 { month - 3 } else { month + 9 };
+    let day_of_year = (153 * from_march + 2) / 5 + day - 1;
+    let year_of_era = year % 400;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = (year / 400 * 146_097 + day_of_era).checked_sub(719_468)?;
+    Some((days * 86_400 + hour * 3600 + minute * 60 + second) * 1_000_000_000 + nanos)
+}
+
 /// Year, month, day, hour, minute, second of a second since 1970.
 fn calendar(unix_seconds: u64) -> [u64; 6] {
     let days = unix_seconds / 86_400;
@@ -97,5 +121,19 @@ mod tests {
     fn clocks_of_a_moment_do_not_run_backwards() {
         let (first, second) = (Moment::now(), Moment::now());
         assert!(second.monotonic_nanos >= first.monotonic_nanos);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for unix_nanos in [0, 951_782_400_000_000_001, 1_709_164_799_999_999_999, 1_795_000_000_123_456_789] {
+            let moment = Moment {
+                unix_nanos,
+                monotonic_nanos: 0,
+            };
+            assert_eq!(parse_rfc3339(&moment.rfc3339()), Some(unix_nanos));
+        }
+        for wrong in ["", "2026-01-01T12:00:00Z", "2026-13-01T12:00:00.000000000Z", "x"] {
+            assert_eq!(parse_rfc3339(wrong), None, "{wrong}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use terminal::{
     text::grouped,
 };
 
-use crate::code_of;
+use crate::{code_of, imported};
 
 /// Turn a run's log into Parquet tables, under RUN/tables
 ///
@@ -35,6 +35,7 @@ use crate::code_of;
 Examples:
   tensorscope ingest RUN
   blkparse -i trace > io.txt && tensorscope ingest RUN --blkparse io.txt
+  strace -f -ttt -T -o calls.txt tensorscope record … && tensorscope ingest RUN --import calls.txt
   duckdb -c \"SELECT component, sum(bytes) FROM 'RUN/tables/accesses.parquet' GROUP BY component\"
 
 docs/trace-schema.md says what every column means.")]
@@ -49,12 +50,26 @@ pub struct Args {
     /// When blktrace began, in nanoseconds of CLOCK_MONOTONIC [default: when the run began]
     #[arg(long, value_name = "NANOS", requires = "blkparse")]
     blkparse_start: Option<u64>,
+
+    /// Add what another tool recorded beside the run: perf.data, perf script, strace, Nsight
+    /// Systems' sqlite, joined by time (table `imported`); what perf stat, sched, mem, c2c or
+    /// Nsight Compute say is diagnosed with the run from then on
+    #[arg(long, value_name = "FILE")]
+    import: Vec<PathBuf>,
+
+    /// When the tool's clock was 0, in nanoseconds of CLOCK_MONOTONIC, where its file does not
+    /// say
+    #[arg(long, value_name = "NANOS", requires = "import")]
+    import_start: Option<u64>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let run = open_run(&args.run)?;
     if let Some(file) = &args.blkparse {
         add_requests(&run, file, args.blkparse_start)?;
+    }
+    for file in &args.import {
+        imported::add(&run, file, args.import_start)?;
     }
     let report = with_progress(&run)?;
     terminal::print(&page(&run, &report))?;

@@ -14,6 +14,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 mod answer;
 mod export;
+mod imported;
 mod ingest;
 #[cfg(target_arch = "x86_64")]
 mod older_glibc;

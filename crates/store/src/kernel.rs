@@ -1,5 +1,5 @@
 //! Rows of what the kernel did underneath: `faults`, `io` and `residency`; what threads did
-//! on the processors is in [`cpu`].
+//! on the processors is in [`cpu`], what other tools have recorded in [`imported`].
 //!
 //! Crate `underneath` joins records with tensors and nodes; here they become rows,
 //! and refer to rows of the other tables by the numbers that the ingest has given.
@@ -7,6 +7,7 @@
 //! once a row.
 
 mod cpu;
+mod imported;
 
 use std::collections::HashMap;
 
@@ -83,10 +84,10 @@ pub fn write(
         send_if_full(&mut group, texts, send)?;
     }
     send(group.take(texts))?;
-    match underneath.cpu()? {
-        Some(joined) => cpu::write(&joined, &cells, texts, send),
-        None => Ok(()),
+    if let Some(joined) = underneath.cpu()? {
+        cpu::write(&joined, &cells, texts, send)?;
     }
+    imported::write(underneath, &cells, texts, send)
 }
 
 fn send_if_full(

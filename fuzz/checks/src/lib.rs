@@ -9,6 +9,7 @@ mod header;
 mod kernel;
 mod log;
 mod pieces;
+mod rules;
 mod run;
 mod text;
 
@@ -18,7 +19,7 @@ pub use pieces::{FILES, MARK};
 pub type Check = fn(&[u8]);
 
 /// By the name of its fuzz target and of its folder in `fuzz/corpus`.
-pub const CHECKS: [(&str, Check); 12] = [
+pub const CHECKS: [(&str, Check); 13] = [
     ("arguments", text::arguments),
     ("blkparse", kernel::blkparse),
     ("config", estimates::config),
@@ -30,6 +31,7 @@ pub const CHECKS: [(&str, Check); 12] = [
     ("names", text::names),
     ("plan", text::plan),
     ("records", log::records),
+    ("rules", rules::rules),
     ("run", run::run),
 ];
 

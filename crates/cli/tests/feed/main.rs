@@ -328,8 +328,10 @@ fn report_says_what_plan_says(folder: &Path, run: &str, memory: &str) {
             bytes_per_second: 10_000_000_000,
             one_thread: threads(1),
             all_threads: threads(2),
+            between: vec![],
             last_level_cache_bytes: None,
         },
+        compute: None,
         cpu_threads: 2,
         when: "2026-01-01T00:00:00Z".into(),
     };

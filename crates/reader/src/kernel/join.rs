@@ -11,7 +11,9 @@ use kernelio::kernel_log::{
 };
 use rundir::Run;
 
-use super::{Cpu, Moment, Owner, Owners, Timeline, UnderneathError, owners::Piece};
+use super::{
+    Cpu, Imported, Moment, Owner, Owners, Timeline, UnderneathError, imported, owners::Piece,
+};
 
 /// Pages are the unit of faults on every machine that we know.
 const PAGE_BYTES: u64 = 4096;
@@ -67,6 +69,7 @@ pub fn is_there(run: &Run) -> bool {
         kernel_log::IO,
         kernel_log::RESIDENCY,
         kernel_log::CPU,
+        imported::FILE,
     ]
     .iter()
     .any(|name| log.join(name).exists())
@@ -170,6 +173,16 @@ impl Underneath {
         };
         let (own, timeline) = (&self.own_threads, &self.timeline);
         Ok(Some(Cpu::join(events, stacks, machine, own, timeline)))
+    }
+
+    /// By time: what other tools have recorded, with the node that was running.
+    pub fn imported(&self) -> Result<Vec<(Imported, Option<Moment>)>, UnderneathError> {
+        let events = imported::read(&self.log_directory)?;
+        let join = |event: Imported| {
+            let at = self.timeline.at(event.begin_nanos);
+            (event, at)
+        };
+        Ok(events.into_iter().map(join).collect())
     }
 
     fn join_sample(&self, sample: &Sample) -> JoinedSample {

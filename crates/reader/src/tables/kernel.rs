@@ -244,3 +244,30 @@ pub const MACHINE: Table = Table {
         int64_or_null("threads", "of the program"),
     ],
 };
+
+pub const IMPORTED: Table = Table {
+    name: "imported",
+    row: "Something that another tool has recorded (`ingest --import`), with the node that was running when it began.",
+    sorted_by: "begin_nanos",
+    columns: &[
+        growing("begin_nanos", "when, on the monotonic clock"),
+        int64("duration_nanos", "0 of a sample"),
+        int32("pid", "process"),
+        int32("tid", "thread"),
+        text("tool", "`strace`, `perf_data`, `perf_script`, `nsys_sqlite`, …"),
+        text("category", "of a system call: `futex`, `file_read`, …; else the tool's own"),
+        text("name", "of the call, function or kernel"),
+        int32_or_null(
+            "eval",
+            "the evaluation going on then; null between evaluations",
+        ),
+        int32_or_null(
+            "step",
+            "the node running then: joins `nodes` on `eval, step`",
+        ),
+        text_or_null("op", "of that node"),
+        text_or_null("node_name", "of that node"),
+        int32_or_null("layer", "of that node"),
+        text_or_null("phase", "of the evaluation"),
+    ],
+};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use analysis::{opportunities::Opportunities, underneath::UnderneathResults};
+use analysis::{opportunities::Opportunities, roofline::Roofline, underneath::UnderneathResults};
 use index::{Info, Summary};
 
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
         units::{grouped, short},
     },
     plots::{ReportInput, layer_name},
+    roofline,
 };
 
 /// Rows of the longest table; who wants more wants `tensorscope sql`.
@@ -65,12 +66,9 @@ pub(super) fn all(summary: &Summary, input: &ReportInput) -> Vec<Table> {
         .and_then(with_less_memory)
         .into_iter()
         .collect();
-    tables.extend([
-        phases(&input.index.info()),
-        layers(summary),
-        ops(summary),
-        tensors(summary),
-    ]);
+    tables.extend([phases(&input.index.info()), layers(summary), ops(summary)]);
+    tables.extend(input.roofline.map(roofline_table));
+    tables.push(tensors(summary));
     tables.extend(underneath.map(verdicts));
     tables.extend(underneath.map(times));
     tables.extend(underneath.map(reads));
@@ -92,6 +90,21 @@ fn with_less_memory(opportunities: &Opportunities) -> Option<Table> {
             .collect(),
         note: format!("In the columns of ways: {}.", less_memory::NOTE),
     })
+}
+
+fn roofline_table(of: &Roofline) -> Table {
+    let cell = |(text, key): roofline::Cell| Cell { text, key };
+    let rows = roofline::rows(of).into_iter();
+    Table {
+        id: "roofline",
+        title: roofline::TITLE,
+        heads: roofline::HEADS.to_vec(),
+        words: roofline::WORDS,
+        rows: rows
+            .map(|row| row.into_iter().map(cell).collect())
+            .collect(),
+        note: format!("In the last column, {}.", roofline::NOTE),
+    }
 }
 
 fn phases(info: &Info) -> Table {

@@ -105,6 +105,7 @@ impl Report {
             facts: &self.facts,
             caches: self.caches.as_ref(),
             underneath: None,
+            roofline: None,
             diagnosis: None,
         }
     }

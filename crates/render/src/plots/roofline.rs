@@ -1,0 +1,617 @@
+//! The roofline: what each class of nodes reached, below what memory and arithmetic allow.
+
+use analysis::roofline::{ComputeRoof, MemoryRoof, Point, Roofline};
+
+use super::{Plot, Section, plural};
+use crate::{
+    palette::Category,
+    plot::{
+        Axis, Canvas, Frame, Ticks, Unit,
+        axes::{Direction, Grid, Room},
+        marks::{Entry, legend, legend_height_px},
+        svg::{Anchor, Label},
+        text::width_px,
+        theme::SMALL_PX,
+        units::short,
+    },
+};
+
+const HEIGHT_PX: f64 = 460.0;
+const LEGEND_PX: f64 = 620.0;
+/// More points would hide each other; what is left out took least time.
+const MAX_POINTS: usize = 60;
+/// Of the largest.
+const MAX_LABELS: usize = 7;
+const MIN_RADIUS_PX: f64 = 3.0;
+const MAX_RADIUS_PX: f64 = 14.0;
+const ROOF_PX: f64 = 1.8;
+/// Room around the outermost points and roofs, in powers of ten.
+const MARGIN: f64 = 0.25;
+
+/// `None` without classes that compute.
+pub fn plot(roofline: &Roofline) -> Option<Plot> {
+    let drawn: Vec<Drawn> = roofline.points.iter().filter_map(Drawn::of).collect();
+    let left_out = drawn.len().saturating_sub(MAX_POINTS);
+    let drawn = &drawn[..drawn.len().min(MAX_POINTS)];
+    if drawn.is_empty() || roofline.memory.is_empty() {
+        return None;
+    }
+    let caption = format!(
+        "Operations for each byte that a node touches, against operations a second. The slope is what memory gives to the threads of the run, the flat lines are what they can compute: with 32-bit numbers in registers, and in llama.cpp’s products with weights of a type. A point is an op with weights of one type for one part of the model; its area is its time, its colour the part; round ones generate, square ones are of the prompt, a diamond is of neither. Its label says how much it reached of the lower roof above it. What is above the slope came from a cache. Nodes that compute nothing (copies, rows of the embedding) are not shown{}.",
+        match left_out {
+            0 => String::new(),
+            n => format!(
+                ", nor the {} that took least time",
+                plural(n as u64, "class")
+            ),
+        }
+    );
+    Some(Plot::new(
+        "roofline",
+        Section::Work,
+        "Roofline",
+        caption,
+        draw(roofline, drawn),
+    ))
+}
+
+/// A point with its place, as powers of ten.
+struct Drawn<'a> {
+    point: &'a Point,
+    x: f64,
+    y: f64,
+}
+
+impl Drawn<'_> {
+    /// `None` for what computes nothing.
+    fn of(point: &Point) -> Option<Drawn<'_>> {
+        let (x, y) = (point.intensity?.log10(), point.flops_per_second?.log10());
+        (x.is_finite() && y.is_finite()).then_some(Drawn { point, x, y })
+    }
+
+    fn category(&self) -> Category {
+        Category::of(&self.point.row.component)
+    }
+
+    fn tip(&self) -> String {
+        let (point, row) = (self.point, &self.point.row);
+        let batch = match row.batch_from == row.batch_to {
+            true => plural(row.batch_to, "token"),
+            false => format!("{} to {}", row.batch_from, plural(row.batch_to, "token")),
+        };
+        format!(
+            "{}, {} ({batch} at once): {} GFLOP/s, {} GB/s, {} operations a byte, {} of the roof, {}",
+            point.name(),
+            row.phase,
+            short(point.flops_per_second.unwrap_or(0.0) / 1e9),
+            short(point.bytes_per_second / 1e9),
+            short(point.intensity.unwrap_or(0.0)),
+            Unit::Share.amount(point.share_of_ceiling),
+            Unit::Nanos.amount(row.nanos as f64),
+        )
+    }
+}
+
+fn draw(roofline: &Roofline, drawn: &[Drawn]) -> Canvas {
+    let memory = |roof: &MemoryRoof| roof.bytes_per_second.log10();
+    let flats: Vec<f64> = (roofline.compute.iter())
+        .map(|roof| roof.flops_per_second.log10())
+        .collect();
+    let ridges = roofline
+        .memory
+        .iter()
+        .flat_map(|roof| flats.iter().map(move |flat| flat - memory(roof)));
+    let (left, right) = range(drawn.iter().map(|d| d.x).chain(ridges));
+    // A slope ends at the highest flat roof; without one it leaves the picture.
+    let slopes = roofline.memory.iter().map(|roof| memory(roof) + left);
+    let (bottom, top) = range(drawn.iter().map(|d| d.y).chain(flats.iter().copied()));
+    let bottom = bottom.max(slopes.fold(bottom, f64::min));
+    let x = decades("operations for each byte", left, right, 0.0);
+    let y = decades("GFLOP/s", bottom, top, 9.0);
+    let entries = Entry::components(drawn.iter().map(Drawn::category));
+    let mut canvas = Canvas::new(HEIGHT_PX);
+    let room = Room {
+        top_px: legend_height_px(&entries, LEGEND_PX),
+        right_px: 10.0,
+    };
+    let frame = Frame::draw(&mut canvas, &x, &y, Grid::Horizontal, Direction::Up, room);
+    legend(&mut canvas, frame.left, LEGEND_PX, &entries);
+    let mut labels = Labels::new(&frame);
+    labels.avoid_points(drawn);
+    roofs(
+        roofline,
+        &mut canvas,
+        &mut labels,
+        (left, right),
+        (bottom, top),
+    );
+    points(drawn, &mut canvas, &frame);
+    shapes(drawn, &mut canvas, &mut labels);
+    for drawn in drawn.iter().take(MAX_LABELS) {
+        labels.name(drawn, &mut canvas);
+    }
+    canvas
+}
+
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    for value in values.filter(|value| value.is_finite()) {
+        (low, high) = (low.min(value), high.max(value));
+    }
+    (low - MARGIN, high + MARGIN)
+}
+
+/// An axis of powers of ten, counted from `10^zero`.
+fn decades(label: &str, min: f64, max: f64, zero: f64) -> Axis {
+    let ticks = (min.ceil() as i32..=max.floor() as i32).map(|power| {
+        let power = f64::from(power);
+        (power, tick(power - zero))
+    });
+    Axis::new(label, Unit::Plain, min, max).with_ticks(Ticks::Named(ticks.collect()))
+}
+
+fn tick(power: f64) -> String {
+    match power {
+        p if (-3.0..=4.0).contains(&p) => format!("{:.*}", (-p).max(0.0) as usize, 10f64.powf(p)),
+        p => format!("10^{p:.0}"),
+    }
+}
+
+fn roofs(
+    roofline: &Roofline,
+    canvas: &mut Canvas,
+    labels: &mut Labels,
+    (left, right): (f64, f64),
+    (bottom, top): (f64, f64),
+) {
+    let frame = labels.frame;
+    let highest = |threads: u32| {
+        let of = roofline.compute.iter().filter(|r| r.threads == threads);
+        let flats = of.map(|roof| roof.flops_per_second.log10());
+        flats.reduce(f64::max).unwrap_or(top)
+    };
+    for roof in &roofline.memory {
+        let slope = roof.bytes_per_second.log10();
+        let from = left.max(bottom - slope);
+        let to = right.min(highest(roof.threads).min(top) - slope);
+        if to <= from {
+            continue;
+        }
+        let ends = [from, to].map(|x| (frame.x(x), frame.y(x + slope)));
+        canvas.polyline("axis", &ends, ROOF_PX, "");
+        let turn = (ends[0].1 - ends[1].1).atan2(ends[1].0 - ends[0].0);
+        let name = format!(
+            "memory, {}: {} GB/s",
+            plural(u64::from(roof.threads), "thread"),
+            short(roof.bytes_per_second / 1e9)
+        );
+        // Above the slope, from a little behind its begin.
+        let (aside, along) = (6.0, 10.0);
+        canvas.label(&Label {
+            text: &name,
+            at: (
+                ends[0].0 + along * turn.cos() - aside * turn.sin(),
+                ends[0].1 - along * turn.sin() - aside * turn.cos(),
+            ),
+            anchor: Anchor::Start,
+            class: "m",
+            size_px: SMALL_PX,
+            turn: turn.to_degrees(),
+        });
+        labels.avoid_slope(ends, width_px(&name, SMALL_PX) + along);
+    }
+    let height = |roof: &ComputeRoof| frame.y(roof.flops_per_second.log10());
+    for roof in &roofline.compute {
+        let flat = roof.flops_per_second.log10();
+        let memory = roofline.memory_of(roof.threads).unwrap_or(1.0).log10();
+        let (from, y) = (frame.x((flat - memory).max(left)), height(roof));
+        canvas.polyline("axis", &[(from, y), (frame.right(), y)], ROOF_PX, "");
+        labels.taken.push([from, y - 1.0, frame.right(), y + 1.0]);
+    }
+    // Their names when all lines are there: none is crossed by one.
+    for roof in &roofline.compute {
+        let what = match &roof.weight_type {
+            Some(ty) => format!("llama.cpp, {ty}"),
+            None => "f32 in registers".to_owned(),
+        };
+        let name = format!(
+            "{what}, {}: {} GFLOP/s",
+            plural(u64::from(roof.threads), "thread"),
+            short(roof.flops_per_second / 1e9)
+        );
+        labels.at_right_end(&name, height(roof), canvas);
+    }
+}
+
+/// Those that took longest are drawn first, so that small ones lie on top.
+fn points(drawn: &[Drawn], canvas: &mut Canvas, frame: &Frame) {
+    let longest = drawn.iter().map(|d| d.point.row.nanos).max().unwrap_or(1);
+    for drawn in drawn {
+        let at = (frame.x(drawn.x), frame.y(drawn.y));
+        let radius = radius_px(drawn, longest);
+        shape(
+            canvas,
+            &drawn.point.row.phase,
+            drawn.category(),
+            at,
+            radius,
+            &drawn.tip(),
+        );
+    }
+}
+
+fn radius_px(drawn: &Drawn, longest: u64) -> f64 {
+    let share = drawn.point.row.nanos as f64 / longest.max(1) as f64;
+    (MAX_RADIUS_PX * share.sqrt()).max(MIN_RADIUS_PX)
+}
+
+/// A mark of a phase: filled so that others show through, with an edge.
+fn shape(
+    canvas: &mut Canvas,
+    phase: &str,
+    category: Category,
+    (x, y): (f64, f64),
+    radius: f64,
+    tip: &str,
+) {
+    let (fill, edge) = (format!("{} pale", category.fill()), category.stroke());
+    // Of one area, whatever the shape.
+    let half = radius * 0.886;
+    match phase {
+        "generate" => {
+            canvas.circle(&fill, (x, y), radius, tip);
+            canvas.circle(&edge, (x, y), radius, "");
+        }
+        "prompt" => {
+            let (at, size) = ((x - half, y - half), (2.0 * half, 2.0 * half));
+            canvas.rect(&fill, at, size, tip);
+            canvas.rect(&edge, at, size, "");
+        }
+        _ => {
+            let half = half * std::f64::consts::SQRT_2;
+            let corners = [
+                (x, y - half),
+                (x + half, y),
+                (x, y + half),
+                (x - half, y),
+                (x, y - half),
+            ];
+            canvas.polyline(&fill, &corners, 0.0, "");
+            canvas.polyline(&edge, &corners, 1.0, "");
+        }
+    }
+}
+
+/// Which shape is which phase, in the corner where no node is: much arithmetic, slowly.
+fn shapes(drawn: &[Drawn], canvas: &mut Canvas, labels: &mut Labels) {
+    let frame = labels.frame;
+    let mut y = frame.bottom() - 12.0;
+    for phase in ["unknown", "generate", "prompt"] {
+        if !drawn.iter().any(|d| d.point.row.phase == phase) {
+            continue;
+        }
+        let x = frame.right() - 70.0;
+        let grey = Category::of("kv_cache");
+        shape(canvas, phase, grey, (x, y), 5.0, "");
+        canvas.small("m", (x + 10.0, y + SMALL_PX * 0.36), Anchor::Start, phase);
+        labels
+            .taken
+            .push([x - 8.0, y - 8.0, frame.right(), y + 8.0]);
+        y -= 16.0;
+    }
+}
+
+/// Left, top, right, bottom.
+type Box4 = [f64; 4];
+
+/// Places that texts have, so that none is over another.
+struct Labels<'a> {
+    frame: &'a Frame,
+    taken: Vec<Box4>,
+    /// Those of them that are names of points.
+    names: Vec<Box4>,
+    longest: u64,
+}
+
+impl<'a> Labels<'a> {
+    fn new(frame: &'a Frame) -> Labels<'a> {
+        Labels {
+            frame,
+            taken: Vec::new(),
+            names: Vec::new(),
+            longest: 1,
+        }
+    }
+
+    fn is_free(&self, wanted: Box4) -> bool {
+        let frame = self.frame;
+        let is_inside = wanted[0] >= frame.left + 2.0
+            && wanted[2] <= frame.right() + 8.0
+            && wanted[1] >= frame.top - 10.0
+            && wanted[3] <= frame.bottom() - 2.0;
+        let meets = |taken: &Box4| {
+            wanted[0] < taken[2]
+                && taken[0] < wanted[2]
+                && wanted[1] < taken[3]
+                && taken[1] < wanted[3]
+        };
+        is_inside && !self.taken.iter().any(meets)
+    }
+
+    /// Small boxes along a slope, higher as far as its text goes.
+    fn avoid_slope(&mut self, [from, to]: [(f64, f64); 2], text_px: f64) {
+        let whole = (to.0 - from.0).hypot(to.1 - from.1).max(1.0);
+        let mut along = 0.0;
+        while along < whole {
+            let part = along / whole;
+            let (x, y) = (
+                from.0 + (to.0 - from.0) * part,
+                from.1 + (to.1 - from.1) * part,
+            );
+            let room = if along < text_px { 16.0 } else { 3.0 };
+            self.taken.push([x - room, y - room, x + 3.0, y + 3.0]);
+            along += 4.0;
+        }
+    }
+
+    fn avoid_points(&mut self, drawn: &[Drawn]) {
+        self.longest = drawn.iter().map(|d| d.point.row.nanos).max().unwrap_or(1);
+        for d in drawn {
+            let (x, y, r) = (
+                self.frame.x(d.x),
+                self.frame.y(d.y),
+                radius_px(d, self.longest),
+            );
+            self.taken.push([x - r, y - r, x + r, y + r]);
+        }
+    }
+
+    /// Above a flat roof at its right end or below it, or left of what is there.
+    fn at_right_end(&mut self, text: &str, y: f64, canvas: &mut Canvas) {
+        let width = width_px(text, SMALL_PX);
+        let mut right = self.frame.right();
+        while right - width > self.frame.left {
+            for baseline in [y - 5.0, y + SMALL_PX + 2.0] {
+                let wanted = [right - width, baseline - SMALL_PX, right, baseline + 3.0];
+                if self.is_free(wanted) {
+                    canvas.small("m", (right, baseline), Anchor::End, text);
+                    self.taken
+                        .push([wanted[0] - 8.0, wanted[1], wanted[2], wanted[3]]);
+                    return;
+                }
+            }
+            right -= 12.0;
+        }
+    }
+
+    /// Beside a point, where there is room; else nothing, a pointer shows it.
+    fn name(&mut self, drawn: &Drawn, canvas: &mut Canvas) {
+        let share = drawn.point.share_of_ceiling * 100.0;
+        let text = format!("{}, {share:.0} %", drawn.point.name());
+        let (width, height) = (width_px(&text, SMALL_PX), SMALL_PX + 2.0);
+        let (x, y) = (self.frame.x(drawn.x), self.frame.y(drawn.y));
+        let reach = radius_px(drawn, self.longest) + 4.0;
+        for away in [0.0, 14.0, 28.0, 42.0, 56.0] {
+            let sides = [
+                (x + reach, y - height / 2.0 + away),
+                (x + reach, y - height / 2.0 - away),
+                (x - reach - width, y - height / 2.0 + away),
+                (x - reach - width, y - height / 2.0 - away),
+                (x - width / 2.0, y - reach - height - away),
+                (x - width / 2.0, y + reach + away),
+            ];
+            for (left, top) in sides {
+                let wanted = [left, top, left + width, top + height];
+                // From the point to the nearest part of the text.
+                let end = (
+                    x.clamp(left - 2.0, left + width + 2.0),
+                    y.clamp(top, top + height),
+                );
+                let leader = (away > 0.0).then_some([(x, y), end]);
+                if !self.is_free(wanted) || leader.is_some_and(|line| self.crosses(line)) {
+                    continue;
+                }
+                if let Some([from, to]) = leader {
+                    canvas.line("axis", from, to);
+                }
+                let at = (left, top + height - 3.0);
+                canvas.small("t", at, Anchor::Start, &text);
+                self.taken.push(wanted);
+                self.names.push(wanted);
+                return;
+            }
+        }
+    }
+
+    /// Whether a line goes through the name of a point.
+    fn crosses(&self, [from, to]: [(f64, f64); 2]) -> bool {
+        (0..=16).any(|step| {
+            let part = f64::from(step) / 16.0;
+            let x = from.0 + (to.0 - from.0) * part;
+            let y = from.1 + (to.1 - from.1) * part;
+            let is_in = |name: &Box4| x > name[0] && x < name[2] && y > name[1] && y < name[3];
+            self.names.iter().any(is_in)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use analysis::roofline::{Bound, classes::ClassRow};
+
+    use super::*;
+
+    /// Op, type, component, phase, milliseconds, GFLOP/s, operations a byte.
+    type Class<'a> = (&'a str, Option<&'a str>, &'a str, &'a str, u64, f64, f64);
+
+    const CLASSES: &[Class] = &[
+        ("MUL_MAT", Some("q4_0"), "ffn", "generate", 800, 28.0, 3.5),
+        (
+            "MUL_MAT",
+            Some("q4_0"),
+            "attention",
+            "generate",
+            400,
+            26.0,
+            3.5,
+        ),
+        (
+            "MUL_MAT",
+            Some("q6_K"),
+            "output",
+            "generate",
+            300,
+            20.0,
+            2.4,
+        ),
+        ("MUL_MAT", Some("q4_0"), "ffn", "prompt", 500, 70.0, 300.0),
+        (
+            "MUL_MAT",
+            Some("q4_0"),
+            "attention",
+            "prompt",
+            300,
+            66.0,
+            240.0,
+        ),
+        (
+            "FLASH_ATTN_EXT",
+            Some("f16"),
+            "kv_cache",
+            "generate",
+            60,
+            6.0,
+            4.0,
+        ),
+        (
+            "FLASH_ATTN_EXT",
+            Some("f16"),
+            "kv_cache",
+            "prompt",
+            40,
+            20.0,
+            60.0,
+        ),
+        (
+            "RMS_NORM+MUL",
+            Some("f32"),
+            "norm",
+            "generate",
+            20,
+            0.8,
+            0.45,
+        ),
+        ("ROPE", None, "activation", "generate", 15, 0.5, 0.37),
+        ("ADD", None, "activation", "unknown", 10, 0.2, 0.083),
+        (
+            "GET_ROWS",
+            Some("q4_0"),
+            "embedding",
+            "generate",
+            1,
+            0.0,
+            0.0,
+        ),
+    ];
+
+    fn roofline(classes: &[Class]) -> Roofline {
+        let points = classes.iter().map(
+            |&(op, ty, component, phase, milliseconds, giga_flops, intensity)| Point {
+                row: ClassRow {
+                    phase: phase.to_owned(),
+                    op: op.to_owned(),
+                    weight_type: ty.map(str::to_owned),
+                    component: component.to_owned(),
+                    threads: 2,
+                    batch_from: 1,
+                    batch_to: 1,
+                    nanos: milliseconds * 1_000_000,
+                    ..ClassRow::default()
+                },
+                share_of_phase: 0.1,
+                flops_per_second: Some(giga_flops * 1e9),
+                bytes_per_second: giga_flops * 1e9 / f64::max(intensity, 0.01),
+                intensity: Some(intensity),
+                bound: Bound::Memory,
+                share_of_ceiling: 0.34,
+                compute_roof: None,
+            },
+        );
+        let roof = |ty: Option<&str>, giga: f64| ComputeRoof {
+            weight_type: ty.map(str::to_owned),
+            threads: 2,
+            flops_per_second: giga * 1e9,
+        };
+        Roofline {
+            memory: vec![MemoryRoof {
+                threads: 2,
+                bytes_per_second: 23.9e9,
+            }],
+            compute: vec![
+                roof(None, 180.0),
+                roof(Some("q4_0"), 95.0),
+                roof(Some("q6_K"), 88.0),
+            ],
+            points: points.collect(),
+        }
+    }
+
+    #[test]
+    fn roofs_and_the_largest_points_are_named() {
+        let svg = plot(&roofline(CLASSES)).unwrap().svg.standalone();
+        for text in [
+            ">memory, 2 threads: 23.9 GB/s<",
+            ">llama.cpp, q4_0, 2 threads: 95 GFLOP/s<",
+            ">f32 in registers, 2 threads: 180 GFLOP/s<",
+            ">MUL_MAT q4_0 ffn, 34 %<",
+            ">100<",
+            ">generate<",
+            ">prompt<",
+        ] {
+            assert!(svg.contains(text), "{text}");
+        }
+        // What computes nothing has no place on a scale of powers.
+        assert!(!svg.contains("GET_ROWS"));
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+    }
+
+    #[test]
+    fn texts_do_not_lie_over_each_other() {
+        let roofline = roofline(CLASSES);
+        let drawn: Vec<Drawn> = roofline.points.iter().filter_map(Drawn::of).collect();
+        let frame = Frame::panel((40.0, 40.0), (600.0, 300.0), 6.0);
+        let mut labels = Labels::new(&frame);
+        let mut canvas = Canvas::new(400.0);
+        for drawn in &drawn {
+            labels.name(drawn, &mut canvas);
+        }
+        for (at, a) in labels.taken.iter().enumerate() {
+            for b in &labels.taken[..at] {
+                let apart = a[2] <= b[0] || b[2] <= a[0] || a[3] <= b[1] || b[3] <= a[1];
+                assert!(apart, "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_arithmetic_there_is_the_slope_alone() {
+        let mut only_memory = roofline(CLASSES);
+        only_memory.compute.clear();
+        let svg = plot(&only_memory).unwrap().svg.standalone();
+        assert!(svg.contains("memory, 2 threads"));
+        assert!(!svg.contains("in registers, 2"));
+    }
+
+    #[test]
+    fn no_class_that_computes_is_no_picture() {
+        assert!(plot(&roofline(&[])).is_none());
+        assert!(plot(&roofline(&CLASSES[10..])).is_none());
+        assert!(plot(&Roofline::default()).is_none());
+    }
+
+    #[test]
+    fn one_point_is_enough() {
+        let svg = plot(&roofline(&CLASSES[..1])).unwrap().svg.standalone();
+        assert!(!svg.contains("NaN"));
+    }
+}
