@@ -22,11 +22,12 @@ export interface PartRow {
   of: (Part | null)[];
 }
 
-/** Every part that a phase shows, in the order in which stacks have them. */
+/** Every part that a phase shows, in the order in which the longest stack has them. */
 export function partRows(phases: readonly PhaseStack[]): PartRow[] {
   const shown = new Set(phases.flatMap((phase) => shownParts(phase).map((part) => part.name)));
   const rows = new Map<string, PartRow>();
-  for (const [at, phase] of phases.entries()) {
+  const longestFirst = [...phases.entries()].sort(([, a], [, b]) => b.stack.length - a.stack.length);
+  for (const [at, phase] of longestFirst) {
     for (const part of phase.stack) {
       if (!shown.has(part.name)) continue;
       const row = rows.get(part.name) ?? { name: part.name, title: part.title, of: phases.map(() => null) };
