@@ -148,7 +148,7 @@ fn diagnosis_of(run: &Run, facts: &Facts) -> Result<Diagnosis, Box<dyn Error>> {
         better_kernels: None,
         more: &[],
     };
-    Ok(diagnose::diagnose(&inputs, &RuleSet::shipped(), &[]))
+    Ok(diagnose::diagnose(&inputs, RuleSet::shipped(), &[]))
 }
 
 fn machine(speeds: &str) -> Result<Machine, Box<dyn Error>> {

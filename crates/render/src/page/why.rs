@@ -19,6 +19,7 @@ use crate::{
         svg::Anchor,
         text::{escape, width_px},
         theme::{FONT_PX, WIDTH_PX},
+        units::short,
     },
     plots::plural,
 };
@@ -70,10 +71,10 @@ pub(super) fn html(diagnosis: &Diagnosis) -> String {
 /// How fast a phase is.
 fn speed(phase: &PhaseStack) -> String {
     format!(
-        "{}, {} a token, {:.1} tokens/s",
+        "{}, {} a token, {} tokens/s",
         plural(phase.tokens, "token"),
         Unit::Nanos.amount(phase.token_nanos),
-        phase.tokens_per_second
+        short(phase.tokens_per_second)
     )
 }
 
