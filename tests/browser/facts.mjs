@@ -18,6 +18,7 @@ import * as report from './facts/report.mjs';
 import * as security from './facts/security.mjs';
 import * as speed from './facts/speed.mjs';
 import * as views from './facts/views.mjs';
+import * as why from './facts/why.mjs';
 
 const [program, folder, wanted] = process.argv.slice(2);
 if (!folder) {
@@ -38,7 +39,7 @@ const runs = {
 };
 await bench.start();
 const server = await bench.serve(runs.moe, runs.dense, runs.other, runs.long);
-for (const section of [views, dense, filters, links, keyboard, exporting, kernel, security, report, model, speed, live]) {
+for (const section of [views, dense, filters, links, keyboard, exporting, why, kernel, security, report, model, speed, live]) {
   await section.facts(bench, server, runs);
 }
 await bench.end();

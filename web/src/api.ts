@@ -8,6 +8,7 @@
  * Answers are kept in a small cache, which a new version of a live run empties.
  */
 import type { LineChart } from './generated/charts';
+import type { Diagnosis } from './generated/diagnose';
 import { filterParams, type Filter } from './state';
 import type {
   Disk,
@@ -179,6 +180,10 @@ export class Api {
   }
   findings<T = unknown>(): Promise<T> {
     return this.json(this.of('findings'), {});
+  }
+  /** Where the time of a token goes, and what makes it slow; null where nobody asked. */
+  why(): Promise<Diagnosis | null> {
+    return this.json(this.of('why'), {});
   }
   compare<T = unknown>(a: number, b: number): Promise<T> {
     return this.json('api/compare', { a, b });

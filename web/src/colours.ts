@@ -2,7 +2,18 @@
  * Colours with a fixed meaning, in dark and light: those of crates/render/src/palette.rs, which
  * the report has too.
  */
-import { CATEGORIES, COUNTS, DASHES, DIFFERENCE, OPS, SERIES, SURFACES, TIME, WAYS } from './generated/palette';
+import {
+  CATEGORIES,
+  COUNTS,
+  DASHES,
+  DIFFERENCE,
+  OPS,
+  SERIES,
+  SURFACES,
+  TIME,
+  TIME_PARTS,
+  WAYS,
+} from './generated/palette';
 
 export type Theme = 'dark' | 'light';
 /** 256 colours as 0xAABBGGRR, ready for a Uint32Array over ImageData. */
@@ -30,6 +41,8 @@ export interface Colours {
   op(name: string): string;
   /** Of a way of using memory, or of a rule of caches. */
   way(name: string): string;
+  /** Of a part of a token's time. */
+  timePart(name: string): string;
   /** The n-th colour of the categorical palette, cycling. */
   category(index: number): string;
 }
@@ -46,6 +59,7 @@ export function coloursOf(theme: Theme): Colours {
     // Fused nodes are called like `RMS_NORM+MUL`: the first op names the family.
     op: (name) => named(OPS[name.split('+')[0] as string]),
     way: (name) => named(WAYS[name]),
+    timePart: (name) => named(TIME_PARTS[name]),
     category: (index) => named(SERIES[index % SERIES.length]),
   };
 }

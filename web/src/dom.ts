@@ -183,13 +183,18 @@ export function picker(label: string, title: string, pick: (value: string) => vo
   };
 }
 
+/** A text with its `commands` as code. */
+export function withCode(text: string): Child[] {
+  return text.split('`').map((part, at) => (at % 2 === 1 ? h('code', {}, part) : part));
+}
+
 /** A sentence where a picture cannot be; `commands` in it stand out. */
 export function note(text: string, kind: 'empty' | 'busy' | 'error' | 'aside' = 'empty'): HTMLElement {
   return h(
     'p',
     { class: `view-note view-${kind}`, role: kind === 'error' ? 'alert' : 'status' },
     kind === 'busy' && h('span', { class: 'spinner', 'aria-hidden': 'true' }),
-    h('span', {}, ...text.split('`').map((part, at) => (at % 2 === 1 ? h('code', {}, part) : part))),
+    h('span', {}, ...withCode(text)),
   );
 }
 

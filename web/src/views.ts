@@ -13,6 +13,7 @@ import { playback } from './views/playback';
 import { structure } from './views/structure';
 import { table } from './views/table';
 import { timeline } from './views/timeline';
+import { why } from './views/why';
 
 export function allViews(): View[] {
   return [
@@ -27,6 +28,7 @@ export function allViews(): View[] {
     table(),
     compare(),
     disk(),
+    why(),
   ];
 }
 

@@ -14,6 +14,7 @@ use terminal::{
 
 use crate::{
     analyse::{AnalyseProps, analyse, read_ceilings, results},
+    diagnose,
     report_files::{self, Kind},
     report_text::{Queries, phases, text},
 };
@@ -133,6 +134,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         {
             object[key] = value.clone();
         }
+        object["diagnosis"] = serde_json::to_value(diagnose::of_run(&run, &results)?)?;
         serde_json::to_string_pretty(&object)?
     } else {
         let queries = match args.queries {

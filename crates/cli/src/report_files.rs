@@ -16,7 +16,7 @@ use render::{
 use rundir::Run;
 use terminal::{create_new, progress};
 
-use crate::analyse::Results;
+use crate::{analyse::Results, diagnose};
 
 /// Pixels per unit of a plot: 300 dots an inch at the width of a page.
 const PNG_SCALE: f32 = 3.0;
@@ -93,6 +93,7 @@ impl Target {
         let index = index?;
         let info = index.info();
         let about = about(run);
+        let diagnosis = diagnose::of_run(run, results)?;
         let input = ReportInput {
             title: info.model.name.as_deref().unwrap_or(&info.name),
             about: &about,
@@ -103,6 +104,7 @@ impl Target {
             caches: results.caches.as_ref(),
             underneath: results.underneath.as_ref(),
             roofline: results.roofline.as_ref(),
+            diagnosis: Some(&diagnosis),
         };
         let plots = plots::all(&input);
         match (self.kind, &self.path) {

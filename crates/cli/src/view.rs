@@ -24,6 +24,7 @@ use terminal::{progress, runs::open_run, signals};
 use self::model::{OfModel, is_model};
 use crate::{
     analyse::{AnalyseProps, analyse, facts_of, models_of, read_ceilings, results},
+    diagnose,
     tables::Queries,
 };
 
@@ -227,7 +228,9 @@ impl OfRun {
                 };
                 analyse(&run, &props)?
             };
-        Ok(serde_json::to_value(results)?)
+        let mut object = serde_json::to_value(&results)?;
+        object["diagnosis"] = serde_json::to_value(diagnose::of_run(&run, &results)?)?;
+        Ok(object)
     }
 }
 

@@ -21,6 +21,7 @@ pub use stack::{Part, PhaseStack};
 
 /// Everything that `diagnose --json` prints about a run, or about other tools' files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Diagnosis {
     /// Empty without a run.
     pub phases: Vec<PhaseStack>,
@@ -29,15 +30,20 @@ pub struct Diagnosis {
     /// Rules that hold and name nothing that is wrong: what the hardware can do.
     pub healthy: Vec<Ranked>,
     /// Rules that could not be evaluated, and the inputs that they miss.
+    #[cfg_attr(test, ts(type = "Array<NotEvaluated>"))]
     pub not_evaluated: Vec<NotEvaluated>,
     /// What was not recorded or measured, and how to.
     pub missing: Vec<String>,
     /// What the rules were asked about.
+    #[cfg_attr(test, ts(type = "Array<Subject>"))]
     pub subjects: Vec<Subject>,
 }
 
 /// A cause with its place in the whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+// Written out: crate `rules` has types for the page in its own tests only.
+#[cfg_attr(test, derive(ts_rs::TS))]
+#[cfg_attr(test, ts(type = "{ phase: string, time_share: number, } & Cause"))]
 pub struct Ranked {
     /// Of a run: which phase. Of another tool's file: which kernel, say.
     pub phase: String,
@@ -138,5 +144,54 @@ fn verdict(phase: &PhaseStack, diagnosis: &Diagnosis) -> String {
     match rate {
         Some((_, sentence)) => format!("{lead}; {sentence}"),
         None => lead,
+    }
+}
+
+#[cfg(test)]
+#[path = "../../index/tests/generated/mod.rs"]
+mod generated;
+
+#[cfg(test)]
+mod tests {
+    use super::{generated::declaration as of, *};
+
+    /// The page's types are these: `TENSORSCOPE_BLESS=1 cargo test -p diagnose --lib` writes them.
+    #[test]
+    fn the_page_knows_a_diagnosis() {
+        let types = [
+            of::<Diagnosis>(),
+            of::<Ranked>(),
+            of::<PhaseStack>(),
+            of::<Part>(),
+        ];
+        let text = format!(
+            "// Written by a test of crates/diagnose/src/lib.rs; change that.\n\
+             import type {{ Cause, NotEvaluated, Subject }} from './rules';\n{}",
+            types.concat()
+        );
+        generated::check("src/generated/diagnose.ts", &text);
+    }
+
+    /// As its type on the page says, which is written by hand.
+    #[test]
+    fn a_ranked_cause_is_a_cause_with_its_place() {
+        let rules = RuleSet::parse(
+            "[[rule]]\nid = \"a.b\"\ntitle = \"t\"\nabout = \"phase\"\nwhen = \"x > 0\"\nshare = \"0.5\"\nwhy = \"w\"",
+            "test.toml",
+        )
+        .unwrap();
+        let mut metrics = rules::Metrics::default();
+        metrics.number("x", rules::Unit::Count, 1.0, None);
+        let subject = Subject {
+            kind: "phase".to_owned(),
+            name: "generate".to_owned(),
+            metrics,
+        };
+        let diagnosis = diagnose_imported(vec![subject], &rules);
+        let ranked = serde_json::to_value(&diagnosis.causes[0]).unwrap();
+        let mut cause = serde_json::to_value(&diagnosis.causes[0].cause).unwrap();
+        cause["phase"] = "generate".into();
+        cause["time_share"] = 0.5.into();
+        assert_eq!(ranked, cause);
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where the time of one phase went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct PhaseStack {
     /// `prompt` or `generate`.
     pub name: String,
@@ -23,6 +24,7 @@ pub struct PhaseStack {
 
 /// A part of a phase's time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Part {
     pub name: String,
     /// For people.

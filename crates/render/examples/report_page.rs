@@ -1,12 +1,14 @@
 //! The HTML report of a run, for looking at it while working on it:
 //! `cargo run --release -p render --example report_page -- RUN OUT.html [DISK,MEMORY [CEILINGS]]`
-//! writes OUT.html, OUT.md, OUT.gif, and every plot as SVG and PNG into the folder
-//! OUT.plots. DISK and MEMORY are speeds in bytes per second, for predictions; CEILINGS is
-//! what `bench ceilings -o` wrote, for the roofline.
+//! writes OUT.html, OUT.md, OUT.gif, every plot as SVG and PNG into the folder OUT.plots, and
+//! into OUT.json the diagnosis, as the server's example takes it. DISK and MEMORY are speeds in
+//! bytes per second, for predictions; CEILINGS is what `bench ceilings -o` wrote, for the
+//! roofline.
 
 use std::{error::Error, fs, num::NonZeroUsize, path::Path, time::Instant};
 
 use analysis::{
+    actions::Setup,
     caches::{CacheQuestion, Caches},
     facts::{self, Facts, Options},
     findings::findings,
@@ -14,14 +16,18 @@ use analysis::{
     reading::Reading,
     roofline::Roofline,
     sequence::Sequence,
+    time_stack::{self, Bytes},
     weights::weights_of,
 };
+use diagnose::Diagnosis;
 use index::RunIndex;
+use reader::kernel::Timeline;
 use render::{
     animation, page,
     plot::png,
     plots::{self, ReportInput},
 };
+use rules::RuleSet;
 use rundir::Run;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -67,6 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         info.totals.accesses,
         begin.elapsed()
     );
+    let diagnosis = diagnosis_of(&run, &facts)?;
     let about = [("run".to_owned(), run.path().display().to_string())];
     let input = ReportInput {
         title: info.model.name.as_deref().unwrap_or(&info.name),
@@ -78,6 +85,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         caches: caches.as_ref(),
         underneath: None,
         roofline: roofline.as_ref(),
+        diagnosis: Some(&diagnosis),
     };
     let begin = Instant::now();
     let plots = plots::all(&input);
@@ -95,6 +103,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let markdown = page::markdown(&input, &plots, &|plot| format!("{name}/{}.png", plot.id));
     fs::write(out.with_extension("md"), markdown)?;
+    let json = serde_json::json!({ "diagnosis": diagnosis });
+    fs::write(out.with_extension("json"), json.to_string())?;
     let begin = Instant::now();
     for plot in &plots {
         let svg = plot.svg.standalone();
@@ -112,6 +122,33 @@ fn main() -> Result<(), Box<dyn Error>> {
         begin.elapsed()
     );
     Ok(())
+}
+
+/// Without what the kernel did and what memory gives.
+fn diagnosis_of(run: &Run, facts: &Facts) -> Result<Diagnosis, Box<dyn Error>> {
+    let mut bytes = Bytes::default();
+    reader::Log::new(&run.log_directory()).walk(&mut bytes)?;
+    let timeline = Timeline::read(&run.log_directory())?;
+    let times = time_stack::stacks(&time_stack::Inputs {
+        timeline: &timeline,
+        bytes: &bytes,
+        disk: None,
+        reads: None,
+        cpu: None,
+        memory_ceiling: None,
+    });
+    let inputs = diagnose::Inputs {
+        facts,
+        underneath: None,
+        times: &times,
+        metadata: run.metadata(),
+        setup: &Setup::default(),
+        ceilings: diagnose::Ceilings::default(),
+        threads: &bytes.threads(),
+        better_kernels: None,
+        more: &[],
+    };
+    Ok(diagnose::diagnose(&inputs, RuleSet::shipped(), &[]))
 }
 
 fn machine(speeds: &str) -> Result<Machine, Box<dyn Error>> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use diagnose::{Diagnosis, PhaseStack, Ranked};
+use diagnose::{Diagnosis, Part, PhaseStack, Ranked};
 
 use crate::plot::units::Unit;
 
@@ -24,9 +24,9 @@ pub fn text(diagnosis: &Diagnosis, sources: Sources) -> String {
         stack(&mut out, phase);
     }
     match diagnosis.causes.is_empty() {
-        true => out.push_str(
-            "No cause found: nothing that a rule knows makes this slower than it has to be.\n",
-        ),
+        true => {
+            let _ = writeln!(out, "{}", no_cause());
+        }
         false => out.push_str("Causes, the one that costs most first\n"),
     }
     for (number, ranked) in (1..).zip(&diagnosis.causes) {
@@ -54,6 +54,17 @@ pub fn text(diagnosis: &Diagnosis, sources: Sources) -> String {
     out
 }
 
+/// Where there is nothing to improve.
+pub(crate) fn no_cause() -> &'static str {
+    "No cause found: nothing that a rule knows makes this slower than it has to be."
+}
+
+/// Parts that are worth a line; what is not explained always is.
+pub(crate) fn shown_parts(phase: &PhaseStack) -> impl Iterator<Item = &Part> {
+    let parts = phase.stack.iter();
+    parts.filter(|part| part.share >= MIN_SHARE || part.name == "unexplained")
+}
+
 fn stack(out: &mut String, phase: &PhaseStack) {
     let _ = writeln!(
         out,
@@ -63,8 +74,7 @@ fn stack(out: &mut String, phase: &PhaseStack) {
         Unit::Nanos.amount(phase.token_nanos),
         phase.tokens_per_second
     );
-    let shown = |part: &&diagnose::Part| part.share >= MIN_SHARE || part.name == "unexplained";
-    let parts: Vec<_> = phase.stack.iter().filter(shown).collect();
+    let parts: Vec<_> = shown_parts(phase).collect();
     let width = parts.iter().map(|part| part.title.chars().count()).max();
     for part in parts {
         let bar = "█".repeat((part.share * BAR).round() as usize);

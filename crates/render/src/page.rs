@@ -12,6 +12,7 @@ mod figures;
 mod findings;
 mod markdown;
 mod tables;
+mod why;
 
 use std::fmt::Write as _;
 
@@ -58,6 +59,7 @@ pub fn html(input: &ReportInput, plots: &[Plot]) -> String {
     out.push_str("</header>\n");
     out.push_str(&missing(&info.missing));
     out.push_str(&actions::html(input.actions));
+    out.push_str(&input.diagnosis.map(why::html).unwrap_or_default());
     out.push_str(&findings::html(input.findings));
     for section in Section::ALL {
         let mut of_section = plots
@@ -129,6 +131,9 @@ fn contents(input: &ReportInput, plots: &[Plot], tables: &[tables::Table]) -> St
         String::from("<nav aria-label=\"Contents\">\n<p class=\"kicker\">Contents</p>\n<ul>\n");
     if !input.actions.is_empty() {
         out.push_str("<li><a href=\"#actions\">What to do</a></li>\n");
+    }
+    if input.diagnosis.is_some() {
+        out.push_str("<li><a href=\"#why\">Why</a></li>\n");
     }
     if !input.findings.is_empty() {
         out.push_str("<li><a href=\"#findings\">Findings</a></li>\n");

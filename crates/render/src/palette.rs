@@ -130,6 +130,23 @@ pub const WAYS: &[(&str, &str)] = &[
     ("belady", "kv_cache"),
 ];
 
+/// Parts of a phase's time, as `diagnose::stack` names them: computing is green and blue,
+/// waiting is warm, not running is pink and violet, the rest is grey.
+pub const TIME_PARTS: &[(&str, &str)] = &[
+    ("at_wall", "router"),
+    ("below_wall", "attention"),
+    ("in_operations", "norm"),
+    ("page_faults", "expert"),
+    ("fed_reads", "shared_expert"),
+    ("barriers", "ffn"),
+    ("imbalance", "output"),
+    ("preempted", "embedding"),
+    ("throttled", "ssm"),
+    ("stolen", "input"),
+    ("host", "kv_cache"),
+    ("unexplained", "activation"),
+];
+
 impl Category {
     pub fn all() -> impl Iterator<Item = Category> {
         (0..CATEGORIES.len() as u8).map(Category)
@@ -149,6 +166,12 @@ impl Category {
     /// Of one of [`WAYS`].
     pub fn of_way(name: &str) -> Category {
         let known = WAYS.iter().find(|(known, _)| *known == name);
+        Category::of(known.map_or("other", |(_, category)| category))
+    }
+
+    /// Of one of [`TIME_PARTS`].
+    pub fn of_time_part(name: &str) -> Category {
+        let known = TIME_PARTS.iter().find(|(known, _)| *known == name);
         Category::of(known.map_or("other", |(_, category)| category))
     }
 
@@ -332,9 +355,19 @@ mod tests {
     fn names_have_colours() {
         assert_eq!(Category::of("nextn"), Category::of("other"));
         assert_ne!(Category::of("expert"), Category::of("attention"));
-        let named = OPS.iter().chain(WAYS).map(|(_, name)| name);
-        for name in SERIES.iter().chain(named) {
+        let named = OPS.iter().chain(WAYS).chain(TIME_PARTS);
+        for name in SERIES.iter().chain(named.map(|(_, name)| name)) {
             assert_eq!(Category::of(name).name(), *name);
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_token_has_a_colour_of_its_own() {
+        let mut used = vec![Category::of("other")];
+        for (part, _) in diagnose::stack::PARTS {
+            let colour = Category::of_time_part(part);
+            assert!(!used.contains(&colour), "{part} is {}", colour.name());
+            used.push(colour);
         }
     }
 }

@@ -17,6 +17,7 @@ use analysis::{
     actions::Action, cache_trace::Scope, caches::Caches, facts::Facts, findings::Finding,
     roofline::Roofline, underneath::UnderneathResults,
 };
+use diagnose::Diagnosis;
 use index::RunIndex;
 
 use crate::{
@@ -42,6 +43,8 @@ pub struct ReportInput<'a> {
     pub underneath: Option<&'a UnderneathResults>,
     /// Absent when it is not known what the hardware allows.
     pub roofline: Option<&'a Roofline>,
+    /// Absent where nobody asked why.
+    pub diagnosis: Option<&'a Diagnosis>,
 }
 
 /// A picture with its words.

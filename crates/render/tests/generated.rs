@@ -8,7 +8,7 @@ mod generated;
 use std::collections::BTreeMap;
 
 use render::palette::{
-    Category, MIN_SHARE, OPS, Ramp, Rgb, SERIES, Scheme, WAYS, hex, surface, surfaces,
+    Category, MIN_SHARE, OPS, Ramp, Rgb, SERIES, Scheme, TIME_PARTS, WAYS, hex, surface, surfaces,
 };
 use render::plot::Unit;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ fn the_page_has_every_colour() {
         }),
     );
     constant("SERIES", ": string[]", json!(SERIES));
-    for (name, of) in [("OPS", OPS), ("WAYS", WAYS)] {
+    for (name, of) in [("OPS", OPS), ("WAYS", WAYS), ("TIME_PARTS", TIME_PARTS)] {
         let of: BTreeMap<&str, &str> = of.iter().copied().collect();
         constant(name, ": Record<string, string>", json!(of));
     }

@@ -33,6 +33,7 @@ pub struct Verdicts {
 
 /// A rule that holds for a subject.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Cause {
     pub id: String,
     pub title: String,
@@ -58,6 +59,7 @@ pub struct Cause {
 
 /// A number that speaks for a cause.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Evidence {
     pub name: String,
     pub value: Value,
@@ -69,6 +71,7 @@ pub struct Evidence {
 
 /// A rule that may hold: what would decide it was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct NotEvaluated {
     pub rule: String,
     pub title: String,

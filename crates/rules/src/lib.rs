@@ -58,3 +58,32 @@ pub use evaluate::{Cause, Evidence, NotEvaluated, Verdicts, evaluate};
 pub use file::{Rule, RuleFile};
 pub use metric::{Metric, Metrics, Subject, Unit, Value};
 pub use set::RuleSet;
+
+#[cfg(test)]
+#[path = "../../index/tests/generated/mod.rs"]
+mod generated;
+
+#[cfg(test)]
+mod tests {
+    use super::{generated::declaration as of, *};
+
+    /// The page's types are these: `TENSORSCOPE_BLESS=1 cargo test -p rules --lib` writes them.
+    #[test]
+    fn the_page_knows_causes() {
+        let types = [
+            of::<Cause>(),
+            of::<Evidence>(),
+            of::<NotEvaluated>(),
+            of::<Subject>(),
+            of::<Metrics>(),
+            of::<Metric>(),
+            of::<Value>(),
+            of::<Unit>(),
+        ];
+        let text = format!(
+            "// Written by a test of crates/rules/src/lib.rs; change that.\n{}",
+            types.concat()
+        );
+        generated::check("src/generated/rules.ts", &text);
+    }
+}

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 /// A measured or configured value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Value {
     Number(f64),
     Text(String),
@@ -18,6 +19,7 @@ pub enum Value {
 /// How a number is shown to people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub enum Unit {
     /// A plain number.
     #[default]
@@ -34,6 +36,7 @@ pub enum Unit {
 
 /// A value, and the query or the place that shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Metric {
     pub value: Value,
     pub unit: Unit,
@@ -43,10 +46,12 @@ pub struct Metric {
 
 /// By name: words in lower case, joined by dots and underscores (`stack.disk`, `threads`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Metrics(pub BTreeMap<String, Metric>);
 
 /// What a rule is asked about.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
 pub struct Subject {
     /// Which rules apply: `phase`, `kernel`, `calls`, `counters`, `schedule`, `lines`, `trace`.
     pub kind: String,

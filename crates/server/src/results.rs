@@ -24,6 +24,11 @@ pub(crate) fn findings(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal
     Reply::json(&at(&*run.results()?, "/findings"))
 }
 
+/// Null of a program that gives none.
+pub(crate) fn why(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal> {
+    Reply::json(&at(&*run.results()?, "/diagnosis"))
+}
+
 pub(crate) fn attention(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal> {
     parts(
         run,

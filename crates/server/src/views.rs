@@ -24,7 +24,7 @@ pub(crate) struct View {
     pub ask: fn(&HostedRun, &Parameters) -> Result<Reply, Refusal>,
 }
 
-pub(crate) const VIEWS: [View; 20] = [
+pub(crate) const VIEWS: [View; 21] = [
     quick("info", &["since"], info),
     quick("tokens", &["from", "to"], tokens),
     quick("summary", &[], summary),
@@ -55,6 +55,7 @@ pub(crate) const VIEWS: [View; 20] = [
     analysis("attention", results::attention),
     analysis("memory", results::memory),
     analysis("findings", results::findings),
+    analysis("why", results::why),
     analysis("results", results::all),
 ];
 

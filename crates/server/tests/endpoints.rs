@@ -162,6 +162,7 @@ fn analyses_are_computed_once_and_shown_in_parts() {
     assert_eq!(server.answers.results.load(Ordering::SeqCst), 0);
     let findings = server.json("api/0/findings");
     assert_eq!(findings[0]["text"], HOSTILE);
+    assert_eq!(server.json("api/0/why")["causes"][0]["title"], HOSTILE);
     let attention = server.json("api/0/attention");
     assert_eq!(attention["heads"], json!([2]));
     let memory = server.json("api/0/memory");

@@ -151,6 +151,21 @@ export const WAYS: Record<string, string> = {
   "stream": "embedding"
 };
 
+export const TIME_PARTS: Record<string, string> = {
+  "at_wall": "router",
+  "barriers": "ffn",
+  "below_wall": "attention",
+  "fed_reads": "shared_expert",
+  "host": "kv_cache",
+  "imbalance": "output",
+  "in_operations": "norm",
+  "page_faults": "expert",
+  "preempted": "embedding",
+  "stolen": "input",
+  "throttled": "ssm",
+  "unexplained": "activation"
+};
+
 export const COUNTS = {
   "light": [
     "#f7f5ef",

@@ -126,7 +126,7 @@ fn around_number(word: &str) -> (&str, &str, &str) {
 }
 
 /// Escaped, with the ends of its lines, which are ours.
-fn escape_lines(text: &str) -> String {
+pub(super) fn escape_lines(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(escape).collect();
     lines.join("\n")
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{actions, figures, findings, tables};
+use super::{actions, figures, findings, tables, why};
 use crate::plots::{Plot, ReportInput, Section};
 
 /// Rows of a table in text: who reads it here wants the top.
@@ -36,6 +36,7 @@ pub fn markdown(input: &ReportInput, plots: &[Plot], link: &dyn Fn(&Plot) -> Str
             let _ = writeln!(out, "  - {whose}: {}", code(command));
         }
     }
+    out.push_str(&input.diagnosis.map(why::markdown).unwrap_or_default());
     if !input.findings.is_empty() {
         out.push_str("\n## Findings\n\n");
     }
@@ -90,7 +91,7 @@ pub fn markdown(input: &ReportInput, plots: &[Plot], link: &dyn Fn(&Plot) -> Str
 }
 
 /// Text whose characters mean nothing to Markdown or HTML.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -106,7 +107,7 @@ fn plain(text: &str) -> String {
 }
 
 /// Code in a line; what would end it, or be markup to somebody, is no part of a command.
-fn code(text: &str) -> String {
+pub(super) fn code(text: &str) -> String {
     let is_text = |c: char| c.is_alphanumeric() || (c.is_ascii_graphic() && !"`<>".contains(c));
     let clean = |c: char| match c {
         ' ' => ' ',
@@ -117,7 +118,7 @@ fn code(text: &str) -> String {
 }
 
 /// A block of code that its own text cannot end.
-fn fenced(code: &str) -> String {
+pub(super) fn fenced(code: &str) -> String {
     let longest = code.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest.max(2) + 1);
     let lines: Vec<String> = code.lines().map(|line| format!("   {line}")).collect();

@@ -106,6 +106,7 @@ impl Report {
             caches: self.caches.as_ref(),
             underneath: None,
             roofline: None,
+            diagnosis: None,
         }
     }
 }

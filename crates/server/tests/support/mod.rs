@@ -161,6 +161,7 @@ impl Answers for Counting {
     fn results(&self) -> Result<Arc<Value>, String> {
         self.results.fetch_add(1, Ordering::SeqCst);
         Ok(Arc::new(json!({
+            "diagnosis": {"causes": [{"title": HOSTILE}]},
             "findings": [{"topic": "weights", "text": HOSTILE}],
             "facts": {
                 "heads": {"projections": [1], "heads": [2], "unassigned_bytes": 3},
