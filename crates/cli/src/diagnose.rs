@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use bench::verify;
 use diagnose::{Ceilings, Diagnosis, Inputs};
 use imports::{Format, Import};
-use kernelio::memory::{self, MemoryOptions};
+use kernelio::memory::{self, MemoryCeiling, MemoryOptions};
 use reader::{Log, kernel::Timeline};
 use render::diagnosis::Sources;
 use rules::{RuleFile, RuleSet, Subject};
@@ -146,10 +146,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// What a run shows by itself, with the rules that come with the program: for `report` and
 /// `view`.
-#[allow(dead_code)]
 pub fn of_run(run: &Run, results: &Results) -> anyhow::Result<Diagnosis> {
-    let ceilings = Ceilings::default();
-    diagnosis_of(run, results, ceilings, RuleSet::shipped(), &[])
+    let ceiling = kept_ceiling(run);
+    let ceilings = ceiling.map(|ceiling| ceilings(&ceiling, threads_of(run, results)));
+    let kept = imports::kept(run.path()).with_context(|| run.path().display().to_string())?;
+    let imported: Vec<Subject> = kept.into_iter().flat_map(|kept| kept.subjects).collect();
+    diagnosis_of(
+        run,
+        results,
+        ceilings.unwrap_or_default(),
+        RuleSet::shipped(),
+        &imported,
+    )
 }
 
 fn diagnosis_of(
@@ -260,16 +268,10 @@ impl Args {
     /// machine and nobody else uses it.
     fn measured_ceilings(&self, run: &Run, results: &Results) -> anyhow::Result<Ceilings> {
         if let Some(file) = &self.ceilings {
-            let ceilings = read_ceilings(file)?;
-            let threads = threads_of(run, results);
-            let memory = match threads {
-                Some(1) => ceilings.memory.one_thread.bytes_per_second,
-                _ => ceilings.memory.bytes_per_second,
-            };
+            let measured = read_ceilings(file)?;
             return Ok(Ceilings {
-                memory: Some(memory),
-                memory_all: Some(ceilings.memory.bytes_per_second),
-                disk: Some(ceilings.disk.bytes_per_second),
+                disk: Some(measured.disk.bytes_per_second),
+                ..ceilings(&measured.memory, threads_of(run, results))
             });
         }
         let here = run.metadata().is_some_and(is_this_machine);
@@ -300,39 +302,43 @@ const MEASURED_FILE: &str = "memory-ceiling.json";
 /// Threads that had a processor for less of the time measured somebody else's load.
 const MIN_ON_CPU_PERMILLE: u32 = 900;
 
+fn kept_ceiling(run: &Run) -> Option<MemoryCeiling> {
+    let bytes = std::fs::read(run.path().join(MEASURED_FILE)).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
 fn measure_memory(run: &Run, threads: Option<usize>) -> Ceilings {
-    let kept = run.path().join(MEASURED_FILE);
-    let read = std::fs::read(&kept).ok();
-    let known: Option<memory::MemoryCeiling> = read.and_then(|b| serde_json::from_slice(&b).ok());
-    let ceiling = known.or_else(|| {
+    let ceiling = kept_ceiling(run).or_else(|| {
         let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         eprintln!(
             "tensorscope: measuring what memory gives, for two seconds (--no-measure leaves it out)"
         );
-        let ceiling =
-            memory::measure(processors, MemoryOptions::for_this_machine(), &mut |_| ()).ok();
-        let ceiling = ceiling.filter(|c| {
-            c.all_threads.on_cpu_permille >= MIN_ON_CPU_PERMILLE
-                && c.one_thread.on_cpu_permille >= MIN_ON_CPU_PERMILLE
-        });
-        if let Some(ceiling) = &ceiling {
-            let text = serde_json::to_vec(ceiling).unwrap_or_default();
-            // A run on a disk that cannot be written to is measured each time.
-            let _ = std::fs::write(&kept, text);
+        let options = MemoryOptions::for_this_machine();
+        let ceiling = memory::measure(processors, options, &mut |_| ()).ok()?;
+        let on_cpu = [&ceiling.one_thread, &ceiling.all_threads].map(|c| c.on_cpu_permille);
+        if on_cpu
+            .iter()
+            .any(|permille| *permille < MIN_ON_CPU_PERMILLE)
+        {
+            eprintln!(
+                "tensorscope: other programs use the processors: what memory gives is not known"
+            );
+            return None;
         }
-        ceiling
+        let text = serde_json::to_vec(&ceiling).unwrap_or_default();
+        // A run on a disk that cannot be written to is measured each time.
+        let _ = std::fs::write(run.path().join(MEASURED_FILE), text);
+        Some(ceiling)
     });
-    let Some(ceiling) = ceiling else {
-        return Ceilings::default();
-    };
-    let all = ceiling.bytes_per_second;
-    let memory = match threads {
-        Some(1) => ceiling.one_thread.bytes_per_second,
-        _ => all,
-    };
+    ceiling.map_or_else(Ceilings::default, |ceiling| ceilings(&ceiling, threads))
+}
+
+/// For as many threads as a run had.
+fn ceilings(ceiling: &MemoryCeiling, threads: Option<usize>) -> Ceilings {
+    let memory = threads.map(|threads| ceiling.with_threads(threads) as u64);
     Ceilings {
-        memory: Some(memory),
-        memory_all: Some(all),
+        memory: memory.or(Some(ceiling.bytes_per_second)),
+        memory_all: Some(ceiling.bytes_per_second),
         disk: None,
     }
 }

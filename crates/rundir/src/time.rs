@@ -125,14 +125,24 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        for unix_nanos in [0, 951_782_400_000_000_001, 1_709_164_799_999_999_999, 1_795_000_000_123_456_789] {
+        for unix_nanos in [
+            0,
+            951_782_400_000_000_001,
+            1_709_164_799_999_999_999,
+            1_795_000_000_123_456_789,
+        ] {
             let moment = Moment {
                 unix_nanos,
                 monotonic_nanos: 0,
             };
             assert_eq!(parse_rfc3339(&moment.rfc3339()), Some(unix_nanos));
         }
-        for wrong in ["", "2026-01-01T12:00:00Z", "2026-13-01T12:00:00.000000000Z", "x"] {
+        for wrong in [
+            "",
+            "2026-01-01T12:00:00Z",
+            "2026-13-01T12:00:00.000000000Z",
+            "x",
+        ] {
             assert_eq!(parse_rfc3339(wrong), None, "{wrong}");
         }
     }

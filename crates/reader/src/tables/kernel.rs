@@ -254,8 +254,14 @@ pub const IMPORTED: Table = Table {
         int64("duration_nanos", "0 of a sample"),
         int32("pid", "process"),
         int32("tid", "thread"),
-        text("tool", "`strace`, `perf_data`, `perf_script`, `nsys_sqlite`, …"),
-        text("category", "of a system call: `futex`, `file_read`, …; else the tool's own"),
+        text(
+            "tool",
+            "`strace`, `perf_data`, `perf_script`, `nsys_sqlite`, …",
+        ),
+        text(
+            "category",
+            "of a system call: `futex`, `file_read`, …; else the tool's own",
+        ),
         text("name", "of the call, function or kernel"),
         int32_or_null(
             "eval",
