@@ -184,7 +184,7 @@ def one_neighbour(b):
 
 def small_quota(b):
     with quota(b.processors * 0.4) as enter:
-        return b.record(b.dense(), tokens=48, preexec_fn=enter)
+        return b.record(b.dense(), "-t", str(b.processors), tokens=48, preexec_fn=enter)
 
 
 def few_threads(b):
@@ -197,28 +197,24 @@ def memory_neighbour(b):
 
 
 def little_memory(b):
-    return b.record(b.dense(), "--memory", "200M", tokens=10)
+    return b.record(b.dense(), "--memory", "200M", "--cold", tokens=10, cold=True)
 
 
 def mixture_read_ahead(b):
-    return b.record(b.mixture(), "--memory", "700M", tokens=10)
-
-
-def cold_model(b):
-    return b.record(b.dense(), "--cold", tokens=3, prompt="Hi", cold=True)
+    return b.record(b.mixture(), "--memory", "700M", "--cold", tokens=10, cold=True)
 
 
 def shared_disk(b):
     with beside(read_disk, 2, str(b.mixture())):
-        return b.record(b.dense(), "--memory", "200M", tokens=6)
+        return b.record(b.dense(), "--memory", "200M", "--cold", tokens=6, cold=True)
 
 
 def no_flash_attention(b):
-    return b.record(b.long_context(), "--flash-attn", "off", prompt=WORDS * 28, tokens=64)
+    return b.record(b.long_context(), "--repack", "--flash-attn", "off", prompt=WORDS * 28, tokens=64)
 
 
 def large_cache(b):
-    types = ("--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "on")
+    types = ("--repack", "--cache-type-k", "f32", "--cache-type-v", "f32", "--flash-attn", "on")
     return b.record(b.long_context(), *types, prompt=WORDS * 40, tokens=160)
 
 
@@ -239,7 +235,7 @@ def older_kernels(b):
 
 
 def slow_sampling(b):
-    return b.record(b.model("vocabulary", "--like", "llama-3.2-1b", "--type", "q4_0", "--layers", "1"), "--temp", "0.8", "--top-k", "0", "--top-p", "0.99")
+    return b.record(b.model("vocabulary", "--like", "llama-3.2-1b", "--type", "q4_0", "--layers", "1"), "--repack", "--temp", "0.8", "--top-k", "0", "--top-p", "0.99")
 
 
 def large_head(b):
@@ -247,7 +243,7 @@ def large_head(b):
 
 
 def tiny_operations(b):
-    return b.record(b.trained("shakespeare-dense"), "-t", str(b.processors), tokens=400)
+    return b.record(b.trained("shakespeare-dense"), "-t", str(b.processors), tokens=420)
 
 
 CAUSES = [
@@ -261,7 +257,6 @@ CAUSES = [
     ("memory-neighbour", "run.memory_contended", memory_neighbour),
     ("little-memory", "run.memory_too_small", little_memory),
     ("mixture-read-ahead", "run.read_ahead", mixture_read_ahead),
-    ("cold-model", "run.cold", cold_model),
     ("shared-disk", "run.disk_shared", shared_disk),
     ("no-flash-attention", "run.flash_attention_off", no_flash_attention),
     ("large-cache", "run.kv_large", large_cache),

@@ -7,8 +7,8 @@
 //! Of all threads the mean is taken, so that the parts are shares of the phase's time.
 //!
 //! How long a thread ran is known exactly, by its switches; samples only say what it did
-//! meanwhile. So they are taken as shares of that time, unless more of it than two samples
-//! was not seen: then that is not explained.
+//! meanwhile. So they are taken as shares of that time. Where they stand for much less of it
+//! (more than two samples, and more than a tenth, are missing), the rest is not explained.
 //!
 //! Without that record an evaluation is waiting for the disk (where faults and requests were
 //! recorded, or weights were fed) and computing.
@@ -35,8 +35,10 @@ const IDLE_NANOS: u64 = 1_000_000_000;
 const MAX_NANOS: u64 = 1 << 56;
 /// A thread that was in evaluations for less of their time does not compute.
 const MIN_THREAD_SHARE: f64 = 0.02;
-/// Samples that a thread may lack without anything having been missed: one at each end.
+/// Samples that a thread may lack without anything having been missed: one at each end; and
+/// the share of its time, where it is switched so often that the kernel samples less.
 const MAX_UNSEEN_SAMPLES: f64 = 2.0;
+const MAX_UNSEEN_SHARE: f64 = 0.1;
 
 /// What was read of weights and KV cache in each phase, and what fed weights were waited for.
 #[derive(Debug, Default)]
@@ -430,16 +432,24 @@ impl<'a> Threads<'a> {
         let inside = windows.nanos();
         let mut sum = Sum::default();
         let mut computed = Vec::new();
+        let faults = self.faults(cpu);
         for (tid, thread) in &self.list {
             let preempted = windows.common(&thread.preempted);
             let asleep = windows.common(&thread.asleep);
             sum.not_running += preempted;
-            self.put_sleep_down(*tid, thread, reads.or(disk), windows, &mut sum);
+            self.put_sleep_down(
+                *tid,
+                thread,
+                [reads.or(disk), Some(&faults)],
+                windows,
+                &mut sum,
+            );
             let runs = inside.saturating_sub(preempted + asleep);
             let sampled: u64 = thread.samples.iter().map(|s| s.sampled_nanos).sum();
             let each = sampled as f64 / thread.samples.len().max(1) as f64;
             let unseen = runs.saturating_sub(sampled);
-            let unseen = match unseen as f64 <= each * MAX_UNSEEN_SAMPLES {
+            let tolerated = (each * MAX_UNSEEN_SAMPLES).max(runs as f64 * MAX_UNSEEN_SHARE);
+            let unseen = match unseen as f64 <= tolerated {
                 true => 0,
                 false => unseen,
             };
@@ -453,7 +463,8 @@ impl<'a> Threads<'a> {
                 let nanos = scaled(sample.sampled_nanos);
                 seen[activity as usize] += nanos;
                 if activity == Activity::Waiting {
-                    waiting_for[self.why(*tid, sample.nanos, disk) as usize] += nanos;
+                    waiting_for[self.why(*tid, sample.nanos, [disk, Some(&faults)]) as usize] +=
+                        nanos;
                 } else if activity == Activity::Kernel && is_in_fault(cpu, sample.stack) {
                     sum.disk += nanos;
                 }
@@ -483,22 +494,31 @@ impl<'a> Threads<'a> {
         sum
     }
 
+    /// When some thread was in a page fault and ran: looking for pages, reclaiming others. Who
+    /// waits for it then waits for the page.
+    fn faults(&self, cpu: &Cpu) -> Union {
+        let samples = self.list.values().flat_map(|thread| &thread.samples);
+        let samples = samples.filter(|sample| is_in_fault(cpu, sample.stack));
+        Union::of(samples.map(|s| (s.nanos.saturating_sub(s.sampled_nanos), s.nanos)))
+    }
+
     /// Sleep of a thread: for the disk, for one that does not run, or for the others. `disk`:
     /// while a read of the model was outstanding, or some thread waited for one.
     fn put_sleep_down(
         &self,
         tid: u32,
         thread: &Thread,
-        disk: Option<&Union>,
+        disk: [Option<&Union>; 2],
         windows: &Union,
         sum: &mut Sum,
     ) {
         for (begin, end) in thread.asleep.parts() {
             let all = windows.within(begin, end);
-            let on_disk = match disk {
-                Some(disk) => disk.within(begin, end).min(all),
-                None => 0,
-            };
+            let on_disk = disk
+                .into_iter()
+                .flatten()
+                .map(|disk| disk.within(begin, end));
+            let on_disk = on_disk.max().unwrap_or(0).min(all);
             let preempted = self.list.iter().filter(|(other, _)| **other != tid);
             let preempted = preempted.map(|(_, other)| other.preempted.within(begin, end));
             let preempted = preempted.max().unwrap_or(0).min(all - on_disk);
@@ -509,9 +529,9 @@ impl<'a> Threads<'a> {
     }
 
     /// What the other threads do while one waits for them.
-    fn why(&self, tid: u32, nanos: u64, disk: Option<&Union>) -> Why {
+    fn why(&self, tid: u32, nanos: u64, disk: [Option<&Union>; 2]) -> Why {
         let others = || self.list.iter().filter(|(other, _)| **other != tid);
-        if disk.is_some_and(|disk| disk.covers(nanos)) {
+        if disk.into_iter().flatten().any(|disk| disk.covers(nanos)) {
             Why::Disk
         } else if others().any(|(_, other)| other.preempted.covers(nanos)) {
             Why::NotRunning

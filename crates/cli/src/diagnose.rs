@@ -2,17 +2,17 @@
 //! it does.
 
 use std::{
-    num::NonZeroUsize,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
+mod measured;
+
 use analysis::time_stack::{self, Bytes, PhaseTime};
 use anyhow::Context as _;
 use bench::verify;
-use diagnose::{Ceilings, Diagnosis, Inputs};
+use diagnose::{Diagnosis, Inputs};
 use imports::{Format, Import};
-use kernelio::memory::{self, MemoryCeiling, MemoryOptions};
 use reader::{Log, kernel::Timeline};
 use render::diagnosis::Sources;
 use rules::{RuleFile, RuleSet, Subject};
@@ -20,8 +20,10 @@ use rundir::{Run, machine, metadata::Metadata};
 use serde_json::json;
 use terminal::runs::{open_run, says_what_is_missing};
 
+use measured::{Measure, Measured};
+
 use crate::{
-    analyse::{Results, model_of, read_ceilings, results},
+    analyse::{AnalyseProps, Results, analyse, model_of, read_ceilings, results},
     setup::setup_of,
 };
 
@@ -123,8 +125,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(imported)
         .collect();
     let results = results(&run)?;
-    let ceilings = args.measured_ceilings(&run, &results)?;
-    let mut diagnosis = diagnosis_of(&run, &results, ceilings, &rules, &imported)?;
+    let times = times(&run, &results)?;
+    let measured = args.measured(&run, &times.1)?;
+    let mut diagnosis = diagnosis_of(&run, &results, &times, &measured, &rules, &imported)?;
     let notes = imports.iter().flat_map(|i| i.notes.clone());
     diagnosis.missing.extend(notes);
     let is_whole = !says_what_is_missing(
@@ -147,38 +150,35 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// What a run shows by itself, with the rules that come with the program: for `report` and
 /// `view`.
 pub fn of_run(run: &Run, results: &Results) -> anyhow::Result<Diagnosis> {
-    let ceiling = kept_ceiling(run);
-    let ceilings = ceiling.map(|ceiling| ceilings(&ceiling, threads_of(run, results)));
+    let times = times(run, results)?;
+    let measured = Measured::of(run, &times.1, Measure::Never);
     let kept = imports::kept(run.path()).with_context(|| run.path().display().to_string())?;
     let imported: Vec<Subject> = kept.into_iter().flat_map(|kept| kept.subjects).collect();
-    diagnosis_of(
-        run,
-        results,
-        ceilings.unwrap_or_default(),
-        RuleSet::shipped(),
-        &imported,
-    )
+    let rules = RuleSet::shipped();
+    diagnosis_of(run, results, &times, &measured, rules, &imported)
 }
 
 fn diagnosis_of(
     run: &Run,
     results: &Results,
-    ceilings: Ceilings,
+    (bytes, times): &(Bytes, Vec<PhaseTime>),
+    measured: &Measured,
     rules: &RuleSet,
     imported: &[Subject],
 ) -> anyhow::Result<Diagnosis> {
-    let (bytes, times) = times(run, results)?;
+    let ceilings = measured.ceilings(threads_of(results, bytes));
     let model = model_of(run);
     let setup = setup_of(run, model.as_ref(), None);
     let inputs = Inputs {
         facts: &results.facts,
         underneath: results.underneath.as_ref(),
-        times: &times,
+        times,
         metadata: run.metadata(),
         setup: &setup,
         ceilings,
         threads: &bytes.threads(),
         better_kernels: better_kernels(run),
+        fed_nanos_per_token: fed_nanos(run, times, measured)?,
         more: &[],
     };
     let mut diagnosis = diagnose::diagnose(&inputs, rules, imported);
@@ -264,83 +264,76 @@ impl Args {
         list.into_iter().map(read).collect()
     }
 
-    /// As given; else memory is measured now, for a second or two, where the run is of this
-    /// machine and nobody else uses it.
-    fn measured_ceilings(&self, run: &Run, results: &Results) -> anyhow::Result<Ceilings> {
-        if let Some(file) = &self.ceilings {
-            let measured = read_ceilings(file)?;
-            return Ok(Ceilings {
-                disk: Some(measured.disk.bytes_per_second),
-                ..ceilings(&measured.memory, threads_of(run, results))
-            });
-        }
-        let here = run.metadata().is_some_and(is_this_machine);
-        if self.no_measure || !here {
-            return Ok(Ceilings::default());
-        }
-        Ok(measure_memory(run, threads_of(run, results)))
+    /// As given; else measured now, where the run is of this machine.
+    fn measured(&self, run: &Run, times: &[PhaseTime]) -> anyhow::Result<Measured> {
+        let Some(file) = &self.ceilings else {
+            let here = run.metadata().is_some_and(is_this_machine);
+            let measure = match here && !self.no_measure {
+                true => Measure::Now,
+                false => Measure::Never,
+            };
+            return Ok(Measured::of(run, times, measure));
+        };
+        let given = read_ceilings(file)?;
+        let compute = given.compute.as_ref();
+        Ok(Measured {
+            flops_per_second: compute.and_then(|c| c.flops_with_threads(given.cpu_threads)),
+            memory: Some(given.memory),
+            disk: Some(given.disk),
+        })
     }
 }
 
 /// Of the phase that took longest.
-fn threads_of(run: &Run, results: &Results) -> Option<usize> {
+fn threads_of(results: &Results, bytes: &Bytes) -> Option<usize> {
     let longest = results
         .facts
         .traffic
         .phases
         .iter()
         .max_by_key(|p| p.nanos)?;
-    let mut bytes = Bytes::default();
-    Log::new(&run.log_directory()).walk(&mut bytes).ok()?;
     let threads = bytes.threads();
     let found = threads.iter().find(|(phase, _)| *phase == longest.phase)?;
     usize::try_from(found.1).ok()
 }
 
-/// Kept beside the run: the machine may be busy, or another one, when it is asked again.
-const MEASURED_FILE: &str = "memory-ceiling.json";
-/// Threads that had a processor for less of the time measured somebody else's load.
-const MIN_ON_CPU_PERMILLE: u32 = 900;
-
-fn kept_ceiling(run: &Run) -> Option<MemoryCeiling> {
-    let bytes = std::fs::read(run.path().join(MEASURED_FILE)).ok()?;
-    serde_json::from_slice(&bytes).ok()
-}
-
-fn measure_memory(run: &Run, threads: Option<usize>) -> Ceilings {
-    let ceiling = kept_ceiling(run).or_else(|| {
-        let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        eprintln!(
-            "tensorscope: measuring what memory gives, for two seconds (--no-measure leaves it out)"
-        );
-        let options = MemoryOptions::for_this_machine();
-        let ceiling = memory::measure(processors, options, &mut |_| ()).ok()?;
-        let on_cpu = [&ceiling.one_thread, &ceiling.all_threads].map(|c| c.on_cpu_permille);
-        if on_cpu
-            .iter()
-            .any(|permille| *permille < MIN_ON_CPU_PERMILLE)
-        {
-            eprintln!(
-                "tensorscope: other programs use the processors: what memory gives is not known"
-            );
-            return None;
-        }
-        let text = serde_json::to_vec(&ceiling).unwrap_or_default();
-        // A run on a disk that cannot be written to is measured each time.
-        let _ = std::fs::write(run.path().join(MEASURED_FILE), text);
-        Some(ceiling)
+/// A generated token's time with weights fed in the memory that the run had, as `plan`
+/// predicts it; only of a run that waited for pages, and where the disk was measured.
+fn fed_nanos(run: &Run, times: &[PhaseTime], measured: &Measured) -> anyhow::Result<Option<f64>> {
+    let waits = |time: &PhaseTime| time.disk.unwrap_or(0) > time.nanos / 20 && time.fed == 0;
+    let (Some(disk), Some(memory)) = (&measured.disk, &measured.memory) else {
+        return Ok(None);
+    };
+    let memory_bytes = setup_of(run, model_of(run).as_ref(), None).memory_bytes;
+    let Some(budget) = memory_bytes.filter(|_| times.iter().any(waits)) else {
+        return Ok(None);
+    };
+    // The run computed as fast as its threads do when they do not wait.
+    let computing = |time: &&PhaseTime| time.phase == "generate" && time.tokens > 0;
+    let generate = times.iter().find(computing);
+    let props = AnalyseProps {
+        budgets_bytes: vec![budget],
+        ceilings: Some(kernelio::Ceilings {
+            disk: disk.clone(),
+            memory: memory.clone(),
+            compute: None,
+            cpu_threads: 0,
+            when: String::new(),
+        }),
+        ..AnalyseProps::default()
+    };
+    let predicted = analyse(run, &props)?.caches.and_then(|c| c.opportunities);
+    let outlook = predicted.and_then(|o| o.budgets.into_iter().next());
+    let best = outlook.and_then(|outlook| {
+        let strategies = outlook.strategies.iter();
+        strategies.filter_map(|s| s.disk_bytes_per_token).min()
     });
-    ceiling.map_or_else(Ceilings::default, |ceiling| ceilings(&ceiling, threads))
-}
-
-/// For as many threads as a run had.
-fn ceilings(ceiling: &MemoryCeiling, threads: Option<usize>) -> Ceilings {
-    let memory = threads.map(|threads| ceiling.with_threads(threads) as u64);
-    Ceilings {
-        memory: memory.or(Some(ceiling.bytes_per_second)),
-        memory_all: Some(ceiling.bytes_per_second),
-        disk: None,
-    }
+    let Some((bytes, generate)) = best.zip(generate) else {
+        return Ok(None);
+    };
+    let compute = (generate.at_wall.unwrap_or(0) + generate.below_wall) as f64;
+    let read = bytes as f64 * 1e9 / disk.bytes_per_second as f64;
+    Ok(Some(read.max(compute / generate.tokens as f64)))
 }
 
 fn print(

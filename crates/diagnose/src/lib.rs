@@ -57,6 +57,9 @@ pub struct Ranked {
 /// of a plain sum, which no kernel of llama.cpp reaches.
 const AT_WALL: f64 = 0.6;
 
+/// Of a run's time: what explains less is worth nobody's time, and may be chance.
+const MIN_TIME_SHARE: f64 = 0.02;
+
 /// Of a run, and of what other tools have recorded beside it.
 pub fn diagnose(inputs: &Inputs, rules: &RuleSet, imported: &[Subject]) -> Diagnosis {
     let ceiling = inputs.ceilings.memory;
@@ -98,7 +101,10 @@ fn judge(subjects: Vec<Subject>, rules: &RuleSet, phases: &[PhaseStack]) -> Diag
         time_share: cause.share * weight(&cause),
         cause,
     };
-    let mut causes: Vec<Ranked> = verdicts.causes.into_iter().map(rank).collect();
+    let counts =
+        |ranked: &Ranked| ranked.cause.about != "phase" || ranked.time_share >= MIN_TIME_SHARE;
+    let causes = verdicts.causes.into_iter().map(rank).filter(counts);
+    let mut causes: Vec<Ranked> = causes.collect();
     causes.sort_by(|a, b| b.time_share.total_cmp(&a.time_share));
     let (healthy, causes) = causes.into_iter().partition(|ranked| ranked.cause.healthy);
     Diagnosis {

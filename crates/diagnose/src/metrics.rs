@@ -16,13 +16,15 @@ use rundir::metadata::Metadata;
 use crate::stack::PhaseStack;
 
 /// What memory gives to threads, in bytes a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Ceilings {
     /// To as many threads as the run had.
     pub memory: Option<u64>,
     /// To all processors that the run may have.
     pub memory_all: Option<u64>,
     pub disk: Option<u64>,
+    /// Products of 32-bit numbers, with all processors.
+    pub flops_per_second: Option<f64>,
 }
 
 /// What a run is diagnosed from.
@@ -38,9 +40,14 @@ pub struct Inputs<'a> {
     pub threads: &'a [(String, u32)],
     /// Kernels that are faster on the machine of the run than those that computed.
     pub better_kernels: Option<&'a str>,
+    /// A generated token's time with fed weights, as predicted.
+    pub fed_nanos_per_token: Option<f64>,
     /// Numbers that others have found out about a phase: of roofline and imports.
     pub more: &'a [Subject],
 }
+
+/// Of what a plain sum over memory reads: seen of a dense model of 276 MB in q8_0, two threads.
+const REACHED_OF_MEMORY: f64 = 0.88;
 
 const CPU_QUERY: &str =
     "SELECT activity, sum(sampled_nanos) FROM samples WHERE phase = '{phase}' GROUP BY activity";
@@ -281,6 +288,19 @@ impl Of<'_> {
             let share = rate / ceiling.max(1) as f64;
             self.put("memory.share", Unit::Share, share, BYTES_QUERY);
         }
+        if let Some(ceiling) = ceilings.memory_all {
+            // No kernel of llama.cpp reads as fast as a plain sum.
+            let nanos = (weights + kv) * 1e9 / (ceiling.max(1) as f64 * REACHED_OF_MEMORY);
+            let share = nanos / self.stack.nanos.max(1) as f64;
+            self.put("memory.least_share", Unit::Share, share, BYTES_QUERY);
+        }
+        if let Some(flops) = ceilings.flops_per_second {
+            self.put("compute.ceiling", Unit::FlopsPerSecond, flops, measured);
+        }
+        if let Some(nanos) = self.inputs.fed_nanos_per_token {
+            let source = "tensorscope plan RUN --memory SIZE";
+            self.put("fed.predicted_nanos", Unit::Nanos, nanos, source);
+        }
         let setup = self.inputs.setup;
         self.put(
             "model.bytes",
@@ -297,6 +317,8 @@ impl Of<'_> {
         let described = self.inputs.metadata.and_then(|m| m.model.as_ref());
         if let Some(model) = described {
             let experts = model.hyperparameters.n_expert as f64;
+            let (parameters, source) = (model.parameters as f64, "metadata.json: model");
+            self.put("model.parameters", Unit::Count, parameters, source);
             self.put(
                 "model.experts",
                 Unit::Count,
