@@ -379,7 +379,7 @@ def main():
                 said = subprocess.run([bench.program, "diagnose", "--json", "--verify", "--no-measure", str(run)], capture_output=True, text=True)
                 row["verified"] = json.loads(said.stdout).get("verified", []) if said.stdout else said.stderr
                 for one in row["verified"]:
-                    print("      ", one["applied"], one["phase"], "predicted", round(one["predicted_percent"]), "measured", one["measured_percent"] and round(one["measured_percent"]), one["why_not"] or "")
+                    print("      ", one["applied"], one["phase"], "predicted", round(one["predicted_percent"]), "measured", one["measured_percent"] and round(one["measured_percent"]), "tokens/s", one["predicted_tokens_per_second"] and round(one["predicted_tokens_per_second"], 1), one["tokens_per_second_with"] and round(one["tokens_per_second_with"], 1), one["why_not"] or "")
             rows.append(row)
             is_right = first == expected
             right += is_right

@@ -42,6 +42,9 @@ pub struct Verified {
     pub predicted_percent: f64,
     pub predicted_percent_low: f64,
     pub predicted_percent_high: f64,
+    /// The speed of the recorded run with that gain. The machine may be faster or slower now
+    /// than it was then: this is what `tokens_per_second_with` is held against.
+    pub predicted_tokens_per_second: Option<f64>,
     /// `None` where it was not tried; `why_not` says why.
     pub measured_percent: Option<f64>,
     pub measured_percent_low: Option<f64>,
@@ -109,6 +112,10 @@ pub fn verify(run: &Run, diagnosis: &Diagnosis, rounds: usize) -> anyhow::Result
         let Some(mut verified) = predicted(ranked) else {
             continue;
         };
+        let mut phases = diagnosis.phases.iter();
+        let phase = phases.find(|phase| phase.name == verified.phase);
+        verified.predicted_tokens_per_second =
+            phase.map(|p| p.tokens_per_second * (1.0 + verified.predicted_percent / 100.0));
         if list.iter().any(|known| known.applied == verified.applied) {
             continue;
         }
@@ -132,6 +139,7 @@ fn predicted(ranked: &Ranked) -> Option<Verified> {
         predicted_percent: cause.gain_percent?,
         predicted_percent_low: cause.gain_percent_low?,
         predicted_percent_high: cause.gain_percent_high?,
+        predicted_tokens_per_second: None,
         measured_percent: None,
         measured_percent_low: None,
         measured_percent_high: None,
@@ -382,7 +390,15 @@ pub fn text(list: &[Verified]) -> String {
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["action", "phase", "predicted", "measured", "control"]);
+    table.set_header([
+        "action",
+        "phase",
+        "predicted",
+        "measured",
+        "control",
+        "tokens/s predicted",
+        "measured",
+    ]);
     let mut notes = String::new();
     for one in list {
         let predicted = format!(
@@ -408,7 +424,21 @@ pub fn text(list: &[Verified]) -> String {
                 one.applied
             ));
         }
-        table.add_row([&one.applied, &one.phase, &predicted, &measured, &control]);
+        let speed = |speed: Option<f64>| speed.map_or_else(String::new, |s| format!("{s:.1}"));
+        let (foreseen, found) = (
+            speed(one.predicted_tokens_per_second),
+            speed(one.tokens_per_second_with),
+        );
+        let cells = [
+            &one.applied,
+            &one.phase,
+            &predicted,
+            &measured,
+            &control,
+            &foreseen,
+            &found,
+        ];
+        table.add_row(cells);
     }
     format!("\nVerified, in turns with the run as it was\n{table}\n{notes}")
 }
@@ -446,6 +476,7 @@ mod tests {
             predicted_percent: 100.0,
             predicted_percent_low: 90.0,
             predicted_percent_high: 120.0,
+            predicted_tokens_per_second: None,
             measured_percent: None,
             measured_percent_low: None,
             measured_percent_high: None,
