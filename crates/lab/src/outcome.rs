@@ -66,6 +66,17 @@ pub struct Row {
     pub against: Option<Against>,
     /// Relative to float64.
     pub error: Option<f64>,
+    /// What is done in the time, where a time is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
+}
+
+/// Of one run of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub flops: Option<f64>,
+    /// That must come from memory, each once.
+    pub bytes: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +108,7 @@ impl Row {
             value,
             against: None,
             error: None,
+            work: None,
         }
     }
 
