@@ -54,7 +54,12 @@ pub fn ways(format: Format, size: Size, multiprocessors: u32) -> Vec<Way> {
             }));
         }
         // Two tiles of 128 tokens may be faster than one of 256: less is left for other blocks.
-        _ => ways.extend([wgmma, wgmma_tall(format)].map(Way::Tensor)),
+        _ => {
+            ways.extend([wgmma, wgmma_tall(format)].map(Way::Tensor));
+            if size.batch > 128 {
+                ways.push(Way::Tensor(self::wgmma(format, size.batch)));
+            }
+        }
     }
     ways
 }
