@@ -41,7 +41,7 @@ extern "C" __global__ void dequantise_int4(const u32* weights, const bf16* scale
 // Into the order in which threads of tensor cores want them (see quant_product.cu). One thread
 // makes one word: the eight weights that one lane holds of a tile of 16 rows and 16 columns.
 extern "C" __global__ void pack_weights(const u32* weights, u32* packed, u32 rows, u32 k) {
-    u32 row_tiles = (rows + 255) / 256 * 2;
+    u32 row_tiles = (rows + 767) / 768 * 6;
     u64 count = (u64) row_tiles * 128 * (k / 8);
     for (u64 word = blockIdx.x * (u64) blockDim.x + threadIdx.x; word < count; word += (u64) gridDim.x * blockDim.x) {
         u32 step = word % 4, lane = word / 4 % 32, half = word / 128 % 2, strip = word / 256 % 8;
@@ -61,12 +61,41 @@ extern "C" __global__ void pack_weights(const u32* weights, u32* packed, u32 row
 
 // Scales of 128 rows together; those of one row and block are `size` numbers of 16 bits.
 extern "C" __global__ void pack_scales(const bf16* plain, bf16* packed, u32 rows, u32 blocks, u32 size) {
-    u64 count = (u64) ((rows + 255) / 256) * 256 * blocks * size;
+    u64 count = (u64) ((rows + 767) / 768) * 768 * blocks * size;
     for (u64 i = blockIdx.x * (u64) blockDim.x + threadIdx.x; i < count; i += (u64) gridDim.x * blockDim.x) {
         u32 part = i % size, in_tile = i / size % 128;
         u32 block = (u32) (i / size / 128) % blocks, row_tile = (u32) (i / size / 128 / blocks);
         u32 row = row_tile * 128 + in_tile;
         packed[i] = row < rows ? plain[((u64) row * blocks + block) * size + part] : (bf16) 0;
+    }
+}
+
+// Into the order of quant_strips.cu: pieces of 16 rows by 128 columns, 264 words each, strips of
+// a block together. One thread makes one word.
+extern "C" __global__ void pack_strips(const u32* weights, const bf16* scales, u32* packed, u32 rows, u32 k, u32 blocks) {
+    u32 strips = (rows + 15) / 16, k_units = k / 128;
+    u64 count = (u64) strips * k_units * 264;
+    for (u64 word = blockIdx.x * (u64) blockDim.x + threadIdx.x; word < count; word += (u64) gridDim.x * blockDim.x) {
+        u32 in_piece = word % 264, unit = (u32) (word / 264) % k_units, strip = (u32) (word / 264 / k_units);
+        u32 block = ((strip + 1) * blocks - 1) / strips, first = strips * block / blocks;
+        u32 of_block = strips * (block + 1) / blocks - first;
+        u32 result = 0;
+        if (in_piece < 256) {
+            u32 step = in_piece / 128 * 4 + in_piece % 4, lane = in_piece % 128 / 4;
+            for (u32 i = 0; i < 4; i++) {
+                u32 row = strip * 16 + lane / 4 + 8 * (i % 2);
+                u32 column = unit * 128 + step / 2 * 32 + lane % 4 * 8 + step % 2 * 4 + 2 * (i / 2);
+                if (row >= rows) continue;
+                u32 pair = weights[((u64) row * k + column) / 8] >> (4 * (column % 8));
+                result |= (pair & 15) << (4 * i) | (pair >> 4 & 15) << (4 * i + 16);
+            }
+        } else {
+            for (u32 i = 0; i < 2; i++) {
+                u32 row = strip * 16 + in_piece - 256 + 8 * i;
+                if (row < rows) result |= (u32) scales[(u64) row * k_units + unit] << (16 * i);
+            }
+        }
+        packed[((u64) first * k_units + (u64) unit * of_block + strip - first) * 264 + in_piece] = result;
     }
 }
 

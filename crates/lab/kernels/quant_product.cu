@@ -35,18 +35,28 @@
 #ifndef BLOCKS
 #define BLOCKS 1  // that must fit on a multiprocessor
 #endif
+#ifndef TALL
+#define TALL 0  // a tile is 192 rows, a unit and a half; with wgmma, and UNITS is 1
+#endif
+#ifndef AHEAD
+#define AHEAD 0  // units that are brought to L2 when the ring is full for the first time
+#endif
 
 constexpr int STRIPS = WGMMA ? 1 : UNITS;  // of one warp
-constexpr int CONSUMERS = 256 * UNITS / STRIPS;  // threads
+constexpr int CONSUMERS = TALL ? 384 : 256 * UNITS / STRIPS;  // threads
 // Registers are given to four warps at a time: where many are needed, warps that copy give
 // theirs back.
-constexpr bool MOVES_REGISTERS = TOKENS >= 128;
+constexpr bool MOVES_REGISTERS = TOKENS >= 128 && UNITS == 1;
 constexpr int PRODUCERS = MOVES_REGISTERS ? 128 : 64;
 constexpr int X_BYTES = TOKENS * 256, X_HALF_BYTES = TOKENS * 128;
 constexpr int WEIGHT_BYTES = 8192;
 constexpr int SCALE_BYTES = FORMAT == 4 ? 256 : 2048;
 constexpr int UNIT_BYTES = WEIGHT_BYTES + (SCALE_BYTES < 1024 ? 1024 : SCALE_BYTES);
-constexpr int STAGE_BYTES = X_BYTES + UNITS * UNIT_BYTES;
+// Strips of 16 rows in a tall tile, and its bytes; scales begin where wgmma may read no more.
+constexpr int TALL_STRIPS = 12, TALL_SCALES = TALL_STRIPS * 1024, TALL_SCALE_BYTES = TALL_STRIPS * SCALE_BYTES / 8;
+constexpr int TALL_BYTES = TALL_SCALES + (TALL_SCALE_BYTES < 1024 ? 1024 : TALL_SCALE_BYTES);
+constexpr int STAGE_BYTES = X_BYTES + (TALL ? TALL_BYTES : UNITS * UNIT_BYTES);
+static_assert(!TALL || (WGMMA && UNITS == 1), "only so");
 constexpr int COLUMN_TILES = TOKENS / 8;
 // With few tokens, weights go to tensor cores as 128 + q, and what that is too much is taken away
 // after, from sums: for that, the sum of inputs is needed, which is a product with ones.
@@ -80,6 +90,10 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
         :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void prefetch_bulk(const void* from, u32 bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copy_tile(u32 to, const TensorMap* map, u32 column, u32 row, u32 barrier) {
@@ -435,7 +449,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
     let_next_kernel_start();
 
     if (warp >= CONSUMERS / 32) {
-        if constexpr (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(UNITS == 1 ? 40 : 24));
+        if constexpr (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(TALL ? 56 : 40));
         Place place(begin, k_units, token_tiles);
         Stage stage;
         if (warp == CONSUMERS / 32) {
@@ -449,9 +463,25 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
                 return scales + ((u64) (place.row_tile * UNITS + i) * blocks + block) * SCALE_BYTES;
             };
             for (u32 unit = begin; unit < end; unit++) {
+                if (AHEAD > 0 && !TALL && unit == begin + STAGES && unit + lane < min(end, unit + AHEAD)) {
+                    Place later(unit + lane, k_units, token_tiles);
+                    #pragma unroll
+                    for (int i = 0; i < UNITS; i++) prefetch_bulk(weights_at(later, i), WEIGHT_BYTES);
+                }
                 if (unit >= begin + STAGES) barrier_wait(empty + 8 * stage.number, stage.parity ^ 1);
                 u32 to = ring + stage.number * STAGE_BYTES + X_BYTES, barrier = full + 8 * stage.number;
-                if (is_elected()) {
+                if (TALL && is_elected()) {
+                    barrier_expect(barrier, TALL_SCALES + TALL_SCALE_BYTES);
+                    // A unit and half of its neighbour, or half of one and the next.
+                    u32 strip = place.row_tile * TALL_STRIPS, first = 8 - strip % 8;
+                    Place here = place;
+                    here.row_tile = strip / 8;
+                    copy_bulk(to, weights_at(here, 0) + strip % 8 * 1024, first * 1024, barrier);
+                    copy_bulk(to + first * 1024, weights_at(here, 1), (TALL_STRIPS - first) * 1024, barrier);
+                    constexpr u32 ONE = SCALE_BYTES / 8;
+                    copy_bulk(to + TALL_SCALES, scales_at(here, 0) + strip % 8 * ONE, first * ONE, barrier);
+                    copy_bulk(to + TALL_SCALES + first * ONE, scales_at(here, 1), (TALL_STRIPS - first) * ONE, barrier);
+                } else if (!TALL && is_elected()) {
                     barrier_expect(barrier, UNITS * (WEIGHT_BYTES + SCALE_BYTES));
                     #pragma unroll
                     for (int i = 0; i < UNITS; i++) {
@@ -483,10 +513,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
         return;
     }
 
-    if constexpr (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(UNITS == 1 ? 232 : 120));
-    u32 strip = warp % 8, first_unit = warp / 8;
+    if constexpr (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(TALL ? 152 : 232));
+    u32 strip = TALL ? warp : warp % 8, first_unit = TALL ? 0 : warp / 8;
     u32 at_words = X_BYTES + first_unit * UNIT_BYTES + strip * 1024 + lane * 16;
-    u32 at_scales = X_BYTES + first_unit * UNIT_BYTES + WEIGHT_BYTES;
+    u32 at_scales = X_BYTES + (TALL ? TALL_SCALES : first_unit * UNIT_BYTES + WEIGHT_BYTES);
     u32 scratch = shared_address(shared) + warp * STRIPS * 512;
     auto release = [&](u32 stage) {
         if (lane == 0) barrier_arrive(empty + 8 * stage);
@@ -573,7 +603,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
             }
             // A lane has two tokens of a row, its neighbour the same two of the next row: exchanged,
             // each has two rows of a token, which are neighbours in memory (n is even).
-            u32 row = (tile / token_tiles * UNITS + first_unit) * 128 + strip * 16 + lane / 4;
+            u32 row = (tile / token_tiles * UNITS + first_unit) * (TALL ? TALL_STRIPS * 16 : 128) + strip * 16 + lane / 4;
             u32 token = tile % token_tiles * TOKENS + 2 * (lane % 4);
             bool is_odd = lane / 4 % 2;
             #pragma unroll

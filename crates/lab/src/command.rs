@@ -12,9 +12,10 @@ use crate::{
     cache,
     cuda::Card,
     evidence,
-    experiments::{self, EXPERIMENTS, Experiment, Needs, Request},
+    experiments::{self, EXPERIMENTS, Experiment, GROUPS, Needs, Request},
+    json::Report,
     outcome::Outcome,
-    plot,
+    plot, program,
 };
 
 /// Experiments with kernels, from naive to the vendor's speed, every step measured
@@ -28,6 +29,7 @@ Examples:
   tensorscope lab                              what there is, and what it needs
   tensorscope lab gemm-cpu                     matrix products on this processor
   tensorscope lab gemm-bf16 --sizes 4096,8192  on a card, at these sizes
+  tensorscope lab gemm --json                  all matrix products, for a program to read
   tensorscope lab all -o results               everything that this machine can do,
                                                with JSON and plots in a folder
   tensorscope lab calls --program 'gpu=llama-cli -m m.gguf -ngl 99 -p Hi -n {tokens}'
@@ -36,29 +38,29 @@ Examples:
 Kernels for cards are compiled when they are needed, by NVRTC, which comes with CUDA or with
 `pip install nvidia-cuda-nvrtc nvidia-cublas`.")]
 pub struct Args {
-    /// Experiments, or `all`
+    /// Experiments, or `gemm`, `attention` (all of a kind), or `all`
     names: Vec<String>,
     /// Small sizes and few rounds: whether it works here, not how fast
     #[arg(long)]
     quick: bool,
-    /// For `quant`: every variant of its kernels instead of the steps
-    #[arg(long)]
-    tune: bool,
     /// Sizes instead of the experiment's own
     #[arg(long, value_delimiter = ',', value_name = "N,…")]
     sizes: Vec<usize>,
     /// Only these steps, by their names in the table
     #[arg(long, value_delimiter = ',', value_name = "STEP,…")]
     steps: Vec<String>,
-    /// How often each step is measured
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
+    /// How often each step is measured [default: 20, of `all` 5]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
     /// Where random inputs begin; another one each time unless given
     #[arg(long)]
     seed: Option<u32>,
     /// For `calls`: a program that generates text, with {tokens} where their number stands
     #[arg(long = "program", value_name = "NAME=COMMAND")]
     programs: Vec<String>,
+    /// One object of JSON instead of tables: steps with their rates, and what was skipped
+    #[arg(long, requires = "names")]
+    json: bool,
     /// Writes what was found as NAME.json, NAME.txt and plots into a folder
     #[arg(short, long, value_name = "FOLDER")]
     output: Option<PathBuf>,
@@ -85,8 +87,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(_) => Vec::new(),
         };
-        let found = serde_json::to_string_pretty(&evidence::collect(&before)?)? + "\n";
-        fs::write(path, found).with_context(|| path.display().to_string())?;
+        evidence::collect(&before, |found| {
+            let found = serde_json::to_string_pretty(found)? + "\n";
+            fs::write(path, found).with_context(|| path.display().to_string())
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     for path in &args.draw {
@@ -106,13 +110,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let request = Request {
         sizes: args.sizes.clone(),
-        rounds: if args.quick {
-            3
-        } else {
-            usize::from(args.rounds)
+        rounds: match args.rounds {
+            _ if args.quick => 3,
+            Some(rounds) => usize::from(rounds),
+            // All of them shall not take longer than a quarter of an hour.
+            None if args.names == ["all"] => 5,
+            None => 20,
         },
         is_quick: args.quick,
-        is_tuning: args.tune,
         steps: args.steps.clone(),
         programs: args.programs.clone(),
         seed: args
@@ -127,16 +132,60 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--sizes {size}: from 1 to 65536");
     }
     let chosen = chosen(&args.names)?;
-    check_steps(&chosen, &request.steps)?;
-    for experiment in chosen {
+    check_steps(&chosen.experiments, &request.steps)?;
+    run_all(args, &chosen, &request)
+}
+
+/// Of a group, what cannot run here is skipped with a line; one that was named must run.
+fn run_all(args: &Args, chosen: &Chosen, request: &Request) -> anyhow::Result<ExitCode> {
+    let mut report = Report {
+        names: args.names.clone(),
+        ..Report::default()
+    };
+    let mut is_wrong = false;
+    for experiment in &chosen.experiments {
+        if chosen.is_group
+            && let Some(reason) = missing(experiment)
+        {
+            report.skip(experiment, &reason);
+            continue;
+        }
         eprintln!("tensorscope: {}: {}", experiment.name, experiment.about);
-        let outcome = (experiment.run)(&request).with_context(|| experiment.name.to_owned())?;
-        println!("{}", outcome.text());
+        let outcome = match (experiment.run)(request) {
+            Ok(outcome) => outcome,
+            // The others are not kept waiting, but the exit code tells.
+            Err(error) if chosen.is_group && chosen.experiments.len() > 1 => {
+                report.skip(experiment, &format!("{error:#}"));
+                is_wrong = true;
+                continue;
+            }
+            Err(error) => return Err(error.context(experiment.name)),
+        };
+        report.add(&outcome);
+        if !args.json {
+            println!("{}", outcome.text());
+        }
         if let Some(folder) = &args.output {
             write(folder, &outcome)?;
         }
     }
-    Ok(ExitCode::SUCCESS)
+    if args.json {
+        println!("{}", report.text()?);
+    }
+    Ok(match is_wrong || report.experiments.is_empty() {
+        true => ExitCode::from(2),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// Why an experiment cannot run here, if it is known before.
+fn missing(experiment: &Experiment) -> Option<String> {
+    let missing = match experiment.needs {
+        Needs::Processor => return None,
+        Needs::Card => Card::open().err(),
+        Needs::Program => program::find().err(),
+    };
+    missing.map(|missing| format!("{missing:#}"))
 }
 
 /// Experiments with what they need, and whether that is here.
@@ -159,22 +208,36 @@ fn list() -> String {
     text
 }
 
-/// `all` is what can be done here: of the rest it is said what is missing.
-fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Experiment>> {
+/// What is to be run.
+struct Chosen {
+    experiments: Vec<&'static Experiment>,
+    /// By the name of a group: not everything of it must be possible here.
+    is_group: bool,
+}
+
+fn chosen(names: &[String]) -> anyhow::Result<Chosen> {
     if names == ["all"] {
-        let missing = Card::open().err();
-        if let Some(missing) = &missing {
-            eprintln!("tensorscope: experiments on cards are left out: {missing:#}");
-        }
-        let can =
-            |experiment: &&Experiment| experiment.needs == Needs::Processor || missing.is_none();
-        return Ok(EXPERIMENTS.iter().filter(can).collect());
+        return Ok(Chosen {
+            experiments: EXPERIMENTS.iter().collect(),
+            is_group: true,
+        });
     }
-    let find = |name: &String| match experiments::find(name) {
-        Some(experiment) => Ok(experiment),
-        None => bail!("there is no experiment {name:?}; `tensorscope lab` lists them"),
+    let mut chosen = Chosen {
+        experiments: Vec::new(),
+        is_group: false,
     };
-    names.iter().map(find).collect()
+    for name in names {
+        let group = GROUPS.iter().find(|(group, _)| group == name);
+        chosen.is_group |= group.is_some();
+        let members = group.map_or(vec![name.as_str()], |(_, members)| members.to_vec());
+        for member in members {
+            match experiments::find(member) {
+                Some(experiment) => chosen.experiments.push(experiment),
+                None => bail!("there is no experiment {name:?}; `tensorscope lab` lists them"),
+            }
+        }
+    }
+    Ok(chosen)
 }
 
 fn check_steps(chosen: &[&Experiment], wanted: &[String]) -> anyhow::Result<()> {

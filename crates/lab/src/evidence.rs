@@ -50,8 +50,12 @@ pub struct Profiled {
 }
 
 /// Of every step that has machine code, for Hopper. What a profiler saw before stays where there
-/// is none now and the source is the same.
-pub fn collect(before: &[Evidence]) -> anyhow::Result<Vec<Evidence>> {
+/// is none now and the source is the same. A profiler takes long: `save` gets what there is after
+/// each experiment.
+pub fn collect(
+    before: &[Evidence],
+    save: impl Fn(&[Evidence]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let mut found = machine_code()?;
     let card = Card::open();
     if let Err(missing) = &card {
@@ -68,13 +72,15 @@ pub fn collect(before: &[Evidence]) -> anyhow::Result<Vec<Evidence>> {
             .find(same)
             .and_then(|old| old.profiled.clone());
     }
+    save(&found)?;
     if let Ok(card) = card {
         let card = &card.about().name;
-        EXPERIMENTS
-            .iter()
-            .for_each(|experiment| profile(experiment, card, &mut found));
+        for experiment in EXPERIMENTS {
+            profile(experiment, card, &mut found);
+            save(&found)?;
+        }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Runs an experiment under the profiler: all functions at once, and again for each step that

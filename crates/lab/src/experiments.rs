@@ -14,8 +14,6 @@ pub struct Request {
     pub rounds: usize,
     /// Small sizes and few rounds: whether it works, not how fast.
     pub is_quick: bool,
-    /// Every variant of a kernel that is worth a look, instead of its steps.
-    pub is_tuning: bool,
     /// Names of the steps to run; all where empty.
     pub steps: Vec<String>,
     /// For `calls`: programs that generate text.
@@ -42,6 +40,8 @@ impl Request {
 pub enum Needs {
     Processor,
     Card,
+    /// `tensorscope`, which lies beside this program.
+    Program,
 }
 
 /// A question, and how it is answered.
@@ -54,6 +54,15 @@ pub struct Experiment {
     pub profiled: &'static [&'static str],
     pub run: fn(&Request) -> anyhow::Result<Outcome>,
 }
+
+/// Names for several experiments.
+pub const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "gemm",
+        &["gemm-cpu", "gemm-f32", "gemm-bf16", "linear-bf16"],
+    ),
+    ("attention", &["attention-decode", "attention-prefill"]),
+];
 
 pub const EXPERIMENTS: &[Experiment] = &[
     Experiment {
@@ -109,7 +118,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         about: "weights of four bits against bf16, by batch",
         needs: Needs::Card,
         steps: quant::STEPS,
-        profiled: &["--sizes", "1,16", "--rounds", "1"],
+        profiled: &["--sizes", "8,64", "--rounds", "1"],
         run: quant::run,
     },
     Experiment {
@@ -147,7 +156,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "quant-llama",
         about: "what quantised weights give llama.cpp's own kernels, from recorded runs",
-        needs: Needs::Processor,
+        needs: Needs::Program,
         steps: &[],
         profiled: &[],
         run: quant_llama::run,
@@ -155,7 +164,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
     Experiment {
         name: "calls",
         about: "system calls, context switches and page faults of a token",
-        needs: Needs::Processor,
+        needs: Needs::Program,
         steps: &[],
         profiled: &[],
         run: calls::run,

@@ -25,6 +25,7 @@ mod gemm_bf16;
 mod gemm_cpu;
 mod gemm_f32;
 mod inputs;
+mod json;
 mod measure;
 mod outcome;
 mod plot;

@@ -53,9 +53,11 @@ impl Machine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub step: String,
-    /// What the step does otherwise; empty for a reference.
+    /// What the step does otherwise; empty for a reference, and in files after its first row.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub about: String,
     /// `path:line` of its source; empty for a reference.
+    #[serde(default)]
     pub source: String,
     /// The case in words ("4096", "batch 8, context 4096").
     pub case: String,
@@ -66,6 +68,17 @@ pub struct Row {
     pub against: Option<Against>,
     /// Relative to float64.
     pub error: Option<f64>,
+    /// What is done in the time, where a time is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<Work>,
+}
+
+/// Of one run of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    pub flops: Option<f64>,
+    /// That must come from memory, each once.
+    pub bytes: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +110,7 @@ impl Row {
             value,
             against: None,
             error: None,
+            work: None,
         }
     }
 
@@ -145,7 +159,20 @@ impl Outcome {
             rows: Vec::new(),
             ..self.clone()
         };
-        let rows = self.rows.iter().map(serde_json::to_string);
+        let mut named: Vec<&str> = Vec::new();
+        let rows = self.rows.iter().map(|row| {
+            let mut row = row.clone();
+            match named.contains(&row.step.as_str()) {
+                true => row.about.clear(),
+                false => named.extend(
+                    self.rows
+                        .iter()
+                        .map(|r| r.step.as_str())
+                        .find(|s| **s == row.step),
+                ),
+            }
+            serde_json::to_string(&row)
+        });
         let rows = rows
             .collect::<serde_json::Result<Vec<_>>>()?
             .join(",\n    ");

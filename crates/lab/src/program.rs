@@ -7,6 +7,11 @@ use launch::companion;
 
 const NAME: &str = "tensorscope";
 
+/// Whether it is there.
+pub fn find() -> anyhow::Result<()> {
+    companion::path(NAME, "records what this experiment asks about").map(drop)
+}
+
 /// Runs it with these words; what it printed.
 pub fn output(words: &[&str]) -> anyhow::Result<String> {
     let path = companion::path(NAME, "records what this experiment asks about")?;

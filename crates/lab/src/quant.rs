@@ -1,8 +1,11 @@
 //! Weights of four bits against bf16: up to which batch are fewer bytes faster?
 
+mod choice;
+mod matrix;
 mod product;
 mod report;
 mod steps;
+mod strips;
 mod weights;
 
 use std::rc::Rc;
@@ -11,16 +14,25 @@ use anyhow::{Context as _, ensure};
 use half::bf16;
 
 use self::{
+    choice::Way,
+    matrix::Matrix,
     product::{Product, Room, Size, Variant, compile_all},
     steps::{INT4_FILE, Q4K_FILE, RUNGS, Rung, step_of},
-    weights::{Format, Host, Layout, Maker, Weights},
+    strips::{Plan, Strips},
+    weights::{Format, Maker},
 };
 use crate::{
-    cuda::{Buffer, Card, Kernel, Launch, TensorMap, vendor::Vendor},
+    cuda::{
+        Buffer, Card, Graph, Kernel, Launch, Stream, TensorMap,
+        vendor::{
+            Vendor,
+            lt::{self, Lt},
+        },
+    },
     experiments::Request,
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
-    outcome::{Outcome, Row},
+    outcome::{Outcome, Row, Work},
     step::{File, Step},
 };
 
@@ -31,68 +43,8 @@ const REFERENCE: &str = "cuBLAS bf16";
 /// The largest batch that a rung without tensor cores is measured at.
 const NAIVE_TOKENS: usize = 4;
 const GEMV_TOKENS: [usize; 4] = [1, 2, 4, 8];
-const MMA_TOKENS: [u32; 4] = [8, 16, 32, 64];
-const WGMMA_TOKENS: [u32; 6] = [8, 16, 32, 64, 128, 256];
-
-/// The smallest tile that has room for the batch, or the largest tile.
-fn tile_for(batch: usize, tiles: &[u32]) -> u32 {
-    let enough = tiles.iter().find(|&&tokens| tokens as usize >= batch);
-    *enough.or(tiles.last()).unwrap_or(&8)
-}
-
-/// The table of the best, as measured on an H200 (docs/lab/quant-tune.json).
-fn best(format: Format, size: Size) -> Variant {
-    // Tiles of 256 rows share inputs better, but with a large k more blocks have a part of each.
-    let units = if size.k <= 8192 { 2 } else { 1 };
-    let mma = mma(format, size.batch);
-    match (format, size.batch) {
-        (Format::Q4k, ..=8) => mma,
-        (_, ..=16) => Variant { units, ..mma },
-        (Format::Int4, ..=32) => mma,
-        // Two tiles of 128 tokens are faster than one of 256: less is left for other blocks.
-        (_, batch) => Variant::wgmma(format, tile_for(batch.min(128), &WGMMA_TOKENS)),
-    }
-}
-
-fn mma(format: Format, batch: usize) -> Variant {
-    Variant::mma(format, tile_for(batch, &MMA_TOKENS))
-}
-
-/// Every variant that is worth a look, for `--tune`.
-fn all_variants() -> Vec<Variant> {
-    let mut variants = Vec::new();
-    for format in Format::ALL {
-        for tokens in MMA_TOKENS {
-            let plain = Variant::mma(format, tokens);
-            variants.push(plain);
-            if tokens <= 32 {
-                variants.push(Variant {
-                    units: 2,
-                    fit: if tokens <= 16 { 2 } else { 1 },
-                    ..plain
-                });
-            }
-        }
-        for tokens in WGMMA_TOKENS {
-            let plain = Variant::wgmma(format, tokens);
-            variants.push(plain);
-            if (16..=64).contains(&tokens) {
-                variants.push(Variant {
-                    units: 2,
-                    fit: 1,
-                    ..plain
-                });
-            }
-        }
-    }
-    variants
-}
-
 /// Results may be so far from float64 on the same four-bit weights.
 const TOLERANCE: f64 = 5e-3;
-
-/// More than this has no place in L2, several times over.
-const ROTATED_BYTES: usize = 420 << 20;
 
 pub fn run(request: &Request) -> anyhow::Result<Outcome> {
     let card = Card::open()?;
@@ -108,15 +60,15 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         Some(card.about()),
         request.seed,
     );
-    let bench = Bench::new(card, request)?;
-    bench.check_odd_sizes(request)?;
-    let batches = request.sizes_or(&[1, 2, 4, 8, 16, 32, 64, 128, 256], &[1, 8, 64]);
+    let batches = request.sizes_or(&[1, 2, 4, 8, 16, 32, 64, 128, 256], &[1, 8, 16, 64, 256]);
     let shapes: &[(usize, usize)] = match request.is_quick {
         true => &[(1024, 2048)],
-        false => &[(11008, 4096), (4096, 11008), (14336, 4096)],
+        false => &SHAPES,
     };
+    let bench = Bench::new(card, shapes, &batches)?;
+    bench.check_odd_sizes(request)?;
     for &(n, k) in shapes {
-        let matrix = Matrix::new(&bench, n, k, request)?;
+        let matrix = Matrix::new(&bench, n, k, &batches, request)?;
         for &batch in &batches {
             let size = Size { batch, n, k };
             bench
@@ -128,67 +80,32 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
+/// Of models of 7, 8 and 70 billion parameters: the feed-forward products.
+const SHAPES: [(usize, usize); 4] = [(11008, 4096), (4096, 11008), (14336, 4096), (28672, 8192)];
+
 /// What all measurements share.
 struct Bench {
     card: Card,
     inputs: Inputs,
     vendor: Vendor,
+    /// Not everywhere.
+    lt: Option<Lt>,
     maker: Maker,
     naive: [Kernel; 2],
     /// By format, then as `GEMV_TOKENS`.
     gemv: Vec<Vec<Kernel>>,
     products: Vec<Product>,
+    strips: Vec<Strips>,
     room: Room,
-}
-
-/// Copies of one matrix, enough that L2 never has the one that comes next.
-struct Matrix {
-    /// By format.
-    packed: Vec<Vec<Layout>>,
-    plain: Vec<Vec<Layout>>,
-    hosts: Vec<Host>,
-    vendor: Vec<Buffer<bf16>>,
-}
-
-impl Matrix {
-    fn new(bench: &Bench, n: usize, k: usize, request: &Request) -> anyhow::Result<Matrix> {
-        let (card, maker) = (&bench.card, &bench.maker);
-        let (mut packed, mut plain, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut vendor = Vec::new();
-        for format in Format::ALL {
-            let weights = maker.make(format, n, k, request.seed)?;
-            let host = Host::read(format, k, &weights)?;
-            let places = inputs::places(n, k, 100_000, request.seed);
-            host.check_packing(&weights.packed, &places)?;
-            hosts.push(host);
-            if format == Format::Int4 {
-                let count = ROTATED_BYTES / (n * k * 2) + 1;
-                for _ in 0..count {
-                    vendor.push(maker.bf16(format, &weights, n, k)?);
-                }
-            }
-            let Weights {
-                plain: of_plain,
-                packed: of_packed,
-            } = weights;
-            let count = ROTATED_BYTES / of_packed.bytes() + 1;
-            packed.push(of_packed.copies(card, count)?);
-            plain.push(of_plain.copies(card, count)?);
-        }
-        Ok(Matrix {
-            packed,
-            plain,
-            hosts,
-            vendor,
-        })
-    }
 }
 
 /// One that is measured.
 enum Contender<'a> {
-    Vendor,
+    /// By an algorithm of cuBLASLt, or as cuBLAS does it by itself.
+    Vendor(Option<(&'a lt::Product<'a>, usize)>),
     Plain(Format, &'a Kernel, u32),
     Tensor(&'a Product, TensorMap, bool),
+    Strips(&'a Strips, u32),
 }
 
 /// Its name in the table, and its step where it is one.
@@ -199,37 +116,22 @@ struct Entrant<'a> {
 }
 
 impl Bench {
-    fn new(card: Card, request: &Request) -> anyhow::Result<Bench> {
-        let is_tuning = request.is_tuning;
-        let mut variants = match is_tuning {
-            true => all_variants(),
-            false => Vec::new(),
-        };
-        for format in Format::ALL {
-            let sizes = [(11008, 4096), (4096, 11008)]
-                .into_iter()
-                .flat_map(|(n, k)| {
-                    (0..=8).map(move |i| Size {
-                        batch: 1 << i,
-                        n,
-                        k,
-                    })
-                });
-            variants.extend(sizes.map(|size| best(format, size)));
-            variants.extend(MMA_TOKENS.map(|tokens| mma(format, tokens as usize)));
-            variants.extend(WGMMA_TOKENS.map(|tokens| Variant::wgmma(format, tokens)));
-        }
-        let mut unique: Vec<Variant> = Vec::new();
-        for variant in variants {
-            if !unique.contains(&variant) {
-                unique.push(variant);
-            }
-        }
-        let compiled = compile_all(card.about().capability, &unique)?;
-        let products = unique
+    fn new(card: Card, shapes: &[(usize, usize)], batches: &[usize]) -> anyhow::Result<Bench> {
+        let capability = card.about().capability;
+        let all = choice::all(shapes, batches, card.about().multiprocessors);
+        let compiled = compile_all(&all.tensor, |variant| variant.compile(capability))?;
+        let products = all
+            .tensor
             .iter()
             .zip(&compiled)
             .map(|(variant, compiled)| Product::load(&card, *variant, compiled))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let compiled = compile_all(&all.strips, |variant| variant.compile(capability))?;
+        let strips = all
+            .strips
+            .iter()
+            .zip(&compiled)
+            .map(|(variant, compiled)| Strips::load(&card, *variant, compiled))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let plain = |file: File, name: &str, tokens: usize| -> anyhow::Result<Kernel> {
             let defines = [format!("TOKENS={tokens}")];
@@ -244,14 +146,16 @@ impl Bench {
         Ok(Bench {
             inputs: Inputs::new(&card)?,
             vendor: Vendor::open(&card)?,
+            lt: Lt::open(&card).ok(),
             maker: Maker::new(&card)?,
             naive: [
                 plain(INT4_FILE, "int4_naive", 1)?,
                 plain(Q4K_FILE, "q4k_naive", 1)?,
             ],
             gemv: vec![gemv(INT4_FILE, "int4_gemv")?, gemv(Q4K_FILE, "q4k_gemv")?],
-            room: Room::new(&card, &unique)?,
+            room: Room::new(&card, &all.tensor)?,
             products,
+            strips,
             card,
         })
     }
@@ -263,47 +167,59 @@ impl Bench {
             .with_context(|| format!("{} was not compiled", variant.name()))
     }
 
-    /// What is measured at one size.
+    /// One kernel, for this size.
+    fn contender(&self, way: Way, x: &Buffer<bf16>, size: Size) -> anyhow::Result<Contender<'_>> {
+        match way {
+            Way::Tensor(variant) => {
+                let product = self.product(variant)?;
+                let map = product.inputs(&self.card, x, size)?;
+                Ok(Contender::Tensor(product, map, true))
+            }
+            Way::Strips(plan) => {
+                let strips = self.strips.iter().find(|s| s.variant == plan.variant);
+                let strips = strips.context("these strips were not compiled")?;
+                Ok(Contender::Strips(strips, plan.blocks))
+            }
+        }
+    }
+
+    /// The steps at one size, without the last, which is chosen among `choice::ways`.
     fn entrants(
         &self,
         request: &Request,
         x: &Buffer<bf16>,
         size: Size,
     ) -> anyhow::Result<Vec<Entrant<'_>>> {
-        let mut entrants = vec![Entrant {
-            step: None,
-            name: REFERENCE.to_owned(),
-            contender: Contender::Vendor,
-        }];
-        let tensor = |variant: Variant, is_early: bool| -> anyhow::Result<Contender<'_>> {
-            let product = self.product(variant)?;
-            let map = product.inputs(&self.card, x, size)?;
-            Ok(Contender::Tensor(product, map, is_early))
-        };
+        let mut entrants = Vec::new();
         for format in Format::ALL {
             for rung in RUNGS {
-                let step = step_of(format, rung);
-                if !request.wants(step.name) {
+                let Some(step) = step_of(format, rung).filter(|step| request.wants(step.name))
+                else {
                     continue;
-                }
+                };
                 let batch = size.batch;
-                let contender = match rung {
-                    Rung::Naive if batch <= NAIVE_TOKENS => {
+                let plan = Plan::of(size, 1, self.card.about().multiprocessors);
+                let early = |variant: Variant| self.contender(Way::Tensor(variant), x, size);
+                let contender = match (rung, plan) {
+                    (Rung::Naive, _) if batch <= NAIVE_TOKENS => {
                         Contender::Plain(format, &self.naive[format as usize], 1)
                     }
-                    Rung::Gemv => {
+                    (Rung::Gemv, _) => {
                         let Some(i) = GEMV_TOKENS.iter().position(|&tokens| tokens >= batch) else {
                             continue;
                         };
                         Contender::Plain(format, &self.gemv[format as usize][i], 2)
                     }
-                    Rung::Mma if batch <= 64 => tensor(mma(format, batch), false)?,
-                    Rung::Early if batch <= 64 => tensor(mma(format, batch), true)?,
-                    Rung::Wgmma => {
-                        tensor(Variant::wgmma(format, tile_for(batch, &WGMMA_TOKENS)), true)?
-                    }
-                    Rung::Best => tensor(best(format, size), true)?,
-                    Rung::Naive | Rung::Mma | Rung::Early => continue,
+                    (Rung::Mma, _) if batch <= 64 => match early(choice::mma(format, batch))? {
+                        Contender::Tensor(product, map, _) => {
+                            Contender::Tensor(product, map, false)
+                        }
+                        other => other,
+                    },
+                    (Rung::Early, _) if batch <= 64 => early(choice::mma(format, batch))?,
+                    (Rung::Strips, Some(plan)) => self.contender(Way::Strips(plan), x, size)?,
+                    (Rung::Wgmma, _) if batch > 16 => early(choice::wgmma(format, batch))?,
+                    _ => continue,
                 };
                 entrants.push(Entrant {
                     step: Some(step),
@@ -312,21 +228,49 @@ impl Bench {
                 });
             }
         }
-        if request.is_tuning {
-            for product in &self.products {
-                let tokens = product.variant.tokens as usize;
-                // Smaller tiles only where the batch is not much larger.
-                if size.batch > 4 * tokens || (tokens > 8 && size.batch * 2 <= tokens) {
-                    continue;
-                }
-                entrants.push(Entrant {
-                    step: None,
-                    name: product.variant.name(),
-                    contender: tensor(product.variant, true)?,
-                });
-            }
-        }
         Ok(entrants)
+    }
+
+    /// The fastest of several, each tried in turns; its number.
+    fn fastest(
+        &self,
+        contenders: &[Contender<'_>],
+        matrix: &Matrix,
+        size: Size,
+        (x, y): (&Buffer<bf16>, &Buffer<bf16>),
+    ) -> anyhow::Result<usize> {
+        let graphs = contenders
+            .iter()
+            .map(|contender| self.recorded(contender, matrix, size, (x, y), 0.4))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let times = measure::in_turns(graphs.len(), 5, |i| graphs[i].time_ms())?;
+        let medians = times.iter().map(|times| Spread::of(times).median);
+        let fastest = medians.enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
+        Ok(fastest.map_or(0, |(i, _)| i))
+    }
+
+    /// Products in a row, recorded as a graph, for about so many milliseconds.
+    fn recorded(
+        &self,
+        contender: &Contender<'_>,
+        matrix: &Matrix,
+        size: Size,
+        (x, y): (&Buffer<bf16>, &Buffer<bf16>),
+        milliseconds: f64,
+    ) -> anyhow::Result<Repeated> {
+        let start = |turn: usize, stream: Option<&Stream>| {
+            self.start(contender, matrix, size, (x, y), turn, stream)
+        };
+        let some = 4;
+        let once = self
+            .card
+            .time_ms(|| (0..some).try_for_each(|turn| start(turn, None)))?
+            / some as f64;
+        let count = measure::repeats(once, milliseconds).clamp(4, 400) as usize;
+        let graph = self
+            .card
+            .record(|stream| (0..count).try_for_each(|turn| start(turn, Some(stream))))?;
+        Ok(Repeated { graph, count })
     }
 
     /// Starts one product; `turn` says which copy of the weights.
@@ -335,15 +279,24 @@ impl Bench {
         contender: &Contender<'_>,
         matrix: &Matrix,
         size: Size,
-        x: &Buffer<bf16>,
-        y: &Buffer<bf16>,
+        (x, y): (&Buffer<bf16>, &Buffer<bf16>),
         turn: usize,
+        stream: Option<&Stream>,
     ) -> anyhow::Result<()> {
         match contender {
-            Contender::Vendor => {
+            Contender::Vendor(way) => {
                 let weights = &matrix.vendor[turn % matrix.vendor.len()];
                 let shape = (size.batch, size.n, size.k);
+                if let Some((product, which)) = way {
+                    return product.run(*which, x, weights, y, stream);
+                }
+                self.vendor.use_stream(stream)?;
                 self.vendor.bf16(shape, x, weights, y)
+            }
+            Contender::Strips(strips, blocks) => {
+                let copies = &matrix.strips[blocks];
+                let weights = &copies[turn % copies.len()];
+                strips.start((size, *blocks), weights, x, y, stream)
             }
             Contender::Plain(format, kernel, rows) => {
                 let copies = &matrix.plain[*format as usize];
@@ -358,13 +311,17 @@ impl Bench {
                     &(size.k as u32),
                     &(size.batch as u32),
                 ];
+                let how = Launch {
+                    stream,
+                    ..Launch::new((blocks, 1, 1), 256, 0)
+                };
                 // SAFETY: the parameters of these kernels, and buffers of this size.
-                unsafe { kernel.launch(Launch::new((blocks, 1, 1), 256, 0), &arguments) }
+                unsafe { kernel.launch(how, &arguments) }
             }
             Contender::Tensor(product, map, is_early) => {
                 let copies = &matrix.packed[product.variant.format as usize];
                 let weights = &copies[turn % copies.len()];
-                product.start(size, weights, map, y, &self.room, *is_early)
+                product.start(size, weights, map, y, &self.room, (*is_early, stream))
             }
         }
     }
@@ -380,7 +337,7 @@ impl Bench {
     ) -> anyhow::Result<f64> {
         let y = self.inputs.poisoned::<bf16>(size.batch * size.n)?;
         for turn in 0..3 {
-            self.start(&entrant.contender, matrix, size, x, &y, turn)?;
+            self.start(&entrant.contender, matrix, size, (x, &y), turn, None)?;
         }
         self.card.wait().with_context(|| entrant.name.clone())?;
         self.inputs
@@ -388,7 +345,7 @@ impl Bench {
             .with_context(|| entrant.name.clone())?;
         let found = y.read()?;
         let format = match &entrant.contender {
-            Contender::Vendor => Format::Int4,
+            Contender::Vendor(_) | Contender::Strips(..) => Format::Int4,
             Contender::Plain(format, ..) => *format,
             Contender::Tensor(product, ..) => product.variant.format,
         };
@@ -433,7 +390,33 @@ impl Bench {
                 let size = Size { batch, n, k };
                 let x = self.inputs.random::<bf16>(batch * k, request.seed ^ 1)?;
                 let expected = self.expected(&matrix, size, request.seed);
-                for entrant in self.entrants(request, &x, size)? {
+                let entrant = |name: String, contender| Entrant {
+                    step: None,
+                    name,
+                    contender,
+                };
+                let mut entrants = vec![entrant(REFERENCE.to_owned(), Contender::Vendor(None))];
+                for kernels in &self.gemv {
+                    let format = Format::ALL[entrants.len() - 1];
+                    let i = GEMV_TOKENS.iter().position(|&tokens| tokens >= batch);
+                    let kernel = i.map_or(&self.naive[format as usize], |i| &kernels[i]);
+                    let rows = if i.is_some() { 2 } else { 1 };
+                    let name = format!("{} plain", format.name());
+                    entrants.push(entrant(name, Contender::Plain(format, kernel, rows)));
+                }
+                for product in &self.products {
+                    let way = Way::Tensor(product.variant);
+                    let contender = self.contender(way, &x, size)?;
+                    entrants.push(entrant(product.variant.name(), contender));
+                }
+                for strips in &self.strips {
+                    if strips.variant.tiles as usize * 8 >= batch {
+                        let of = Plan::with(strips.variant, n, self.card.about().multiprocessors);
+                        let contender = self.contender(Way::Strips(of), &x, size)?;
+                        entrants.push(entrant(strips.variant.name(), contender));
+                    }
+                }
+                for entrant in entrants {
                     self.error(&entrant, &matrix, size, &x, &expected)?;
                 }
             }
@@ -452,30 +435,55 @@ impl Bench {
             .inputs
             .random::<bf16>(size.batch * size.k, request.seed ^ 1)?;
         let y = self.inputs.poisoned::<bf16>(size.batch * size.n)?;
-        let entrants = self.entrants(request, &x, size)?;
+        let case = format!("{} × {}, batch {}", size.n, size.k, size.batch);
+        let shape = (size.batch, size.n, size.k);
+        let by_lt = self.lt.as_ref().and_then(|lt| lt.bf16(shape).ok());
+        let mut vendors = vec![Contender::Vendor(None)];
+        if let Some(product) = &by_lt {
+            let which = 0..product.algorithms.len();
+            vendors.extend(which.map(|i| Contender::Vendor(Some((product, i)))));
+        }
+        let fastest = self.fastest(&vendors, matrix, size, (&x, &y))?;
+        let mut entrants = vec![Entrant {
+            step: None,
+            name: REFERENCE.to_owned(),
+            contender: vendors.swap_remove(fastest),
+        }];
+        let mut chosen = vec![match fastest {
+            0 => "cublasGemmEx".to_owned(),
+            i => format!("cublasLtMatmul, algorithm {i}"),
+        }];
+        entrants.extend(self.entrants(request, &x, size)?);
+        for format in Format::ALL {
+            let step = step_of(format, Rung::Best).filter(|step| request.wants(step.name));
+            let Some(step) = step else { continue };
+            let ways = choice::ways(format, size, self.card.about().multiprocessors);
+            let contenders = ways.iter().map(|&way| self.contender(way, &x, size));
+            let mut contenders = contenders.collect::<anyhow::Result<Vec<_>>>()?;
+            let fastest = self.fastest(&contenders, matrix, size, (&x, &y))?;
+            chosen.push(match ways[fastest] {
+                Way::Tensor(variant) => variant.name(),
+                Way::Strips(plan) => plan.variant.name(),
+            });
+            entrants.push(Entrant {
+                step: Some(step),
+                name: step.name.to_owned(),
+                contender: contenders.swap_remove(fastest),
+            });
+        }
+        outcome
+            .notes
+            .push(format!("Fastest at {case}: {}.", chosen.join("; ")));
         let expected = self.expected(matrix, size, request.seed);
         let mut errors = Vec::new();
-        let mut repeats = Vec::new();
+        let mut graphs = Vec::new();
         for entrant in &entrants {
             errors.push(self.error(entrant, matrix, size, &x, &expected)?);
-            let some = 4;
-            let once = self.card.time_ms(|| {
-                (0..some)
-                    .try_for_each(|turn| self.start(&entrant.contender, matrix, size, &x, &y, turn))
-            })? / some as f64;
-            repeats.push(measure::repeats(once, 1.5).max(4) as usize);
+            graphs.push(self.recorded(&entrant.contender, matrix, size, (&x, &y), 1.5)?);
         }
-        let mut turn = 0;
-        let times = measure::in_turns(entrants.len(), request.rounds, |i| {
-            let all = self.card.time_ms(|| {
-                (0..repeats[i]).try_for_each(|_| {
-                    turn += 1;
-                    self.start(&entrants[i].contender, matrix, size, &x, &y, turn)
-                })
-            })?;
-            Ok(all / repeats[i] as f64 * 1e3)
+        let times = measure::in_turns(graphs.len(), request.rounds, |i| {
+            Ok(graphs[i].time_ms()? * 1e3)
         })?;
-        let case = format!("{} × {}, batch {}", size.n, size.k, size.batch);
         for (i, entrant) in entrants.iter().enumerate() {
             let value = Spread::of(&times[i]);
             let mut row = match entrant.step {
@@ -485,59 +493,58 @@ impl Bench {
             if i > 0 {
                 row = row.against(REFERENCE, measure::speed_against(&times[i], &times[0]));
             }
+            row.work = Some(Work {
+                flops: Some(2.0 * (size.n * size.k * size.batch) as f64),
+                bytes: Some((size.n * size.k) as f64 * entrant.bits() / 8.0),
+            });
             outcome.rows.push(row.with_error(errors[i]));
         }
         Ok(())
     }
 }
 
-/// Some elements of a result: token, row, value.
-struct Expected(Vec<(usize, usize, f64)>);
+/// Products in a row.
+struct Repeated {
+    graph: Graph,
+    count: usize,
+}
 
-impl Matrix {
-    /// One copy of each, for checks.
-    fn small(bench: &Bench, n: usize, k: usize, request: &Request) -> anyhow::Result<Matrix> {
-        let mut matrix = Matrix {
-            packed: Vec::new(),
-            plain: Vec::new(),
-            hosts: Vec::new(),
-            vendor: Vec::new(),
-        };
-        for format in Format::ALL {
-            let weights = bench.maker.make(format, n, k, request.seed)?;
-            let host = Host::read(format, k, &weights)?;
-            let every: Vec<(usize, usize)> = (0..n)
-                .flat_map(|row| (0..k).map(move |column| (row, column)))
-                .collect();
-            host.check_packing(&weights.packed, &every)?;
-            matrix.hosts.push(host);
-            if format == Format::Int4 {
-                matrix
-                    .vendor
-                    .push(bench.maker.bf16(format, &weights, n, k)?);
-            }
-            matrix.packed.push(vec![weights.packed]);
-            matrix.plain.push(vec![weights.plain]);
-        }
-        Ok(matrix)
+impl Repeated {
+    /// Of one of them.
+    fn time_ms(&self) -> anyhow::Result<f64> {
+        Ok(self.graph.time_ms()? / self.count as f64)
     }
 }
+
+impl Entrant<'_> {
+    /// Of a weight.
+    fn bits(&self) -> f64 {
+        match &self.contender {
+            Contender::Vendor(_) => 16.0,
+            Contender::Plain(format, ..) => format.bits(),
+            Contender::Tensor(product, ..) => product.variant.format.bits(),
+            Contender::Strips(..) => Format::Int4.bits(),
+        }
+    }
+}
+
+/// Some elements of a result: token, row, value.
+struct Expected(Vec<(usize, usize, f64)>);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_smallest_tile_with_room_is_taken() {
-        assert_eq!(tile_for(1, &MMA_TOKENS), 8);
-        assert_eq!(tile_for(9, &MMA_TOKENS), 16);
-        assert_eq!(tile_for(300, &WGMMA_TOKENS), 256);
-    }
-
     /// Needs NVRTC, but no card.
     #[test]
     fn every_variant_compiles_for_hopper() {
-        match compile_all((9, 0), &all_variants()) {
+        let all = choice::all(&SHAPES, &[1, 16, 32, 64, 128, 256], 132);
+        let compiled = compile_all(&all.tensor, |variant| variant.compile((9, 0)));
+        let compiled = compiled.and_then(|tensor| {
+            let strips = compile_all(&all.strips, |variant| variant.compile((9, 0)))?;
+            Ok([tensor, strips].concat())
+        });
+        match compiled {
             Ok(compiled) => assert!(compiled.iter().all(|one| !one.image.is_empty())),
             Err(error) if error.to_string().contains("nvidia-cuda-nvrtc") => {
                 println!("skipped: {error}");

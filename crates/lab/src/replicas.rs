@@ -215,7 +215,7 @@ impl Replica {
     ) -> anyhow::Result<Replica> {
         let stream = card.new_stream()?;
         let vendor = Vendor::open(card)?;
-        vendor.use_stream(&stream)?;
+        vendor.use_stream(Some(&stream))?;
         let x = inputs.random::<bf16>(batch * LAYER[0].1, seed ^ 2)?;
         let first = inputs.poisoned::<bf16>(batch * LAYER[0].0)?;
         let result = inputs.poisoned::<bf16>(batch * LAYER[3].0)?;

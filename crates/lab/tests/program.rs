@@ -93,6 +93,42 @@ fn an_experiment_writes_numbers_a_table_and_pictures() {
     );
 }
 
+/// What scripts hold on to.
+#[test]
+fn a_group_as_json_has_steps_with_rates_and_says_what_was_skipped() {
+    let output = lab(&["gemm", "--quick", "--sizes", "64", "--seed", "7", "--json"]);
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    // Nothing but one object is on stdout.
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = found["steps"].as_array().unwrap();
+    assert!(steps.len() > 4);
+    for step in steps {
+        assert!(!step["name"].as_str().unwrap().is_empty());
+        assert!(step["tflops"].as_f64().unwrap() > 0.0, "{step}");
+        if step["name"] == "packed" {
+            assert!(
+                step["of_vendor"].as_f64().is_some_and(|share| share > 0.0),
+                "{step}"
+            );
+            assert!(step["relative_error"].as_f64().unwrap() < 1e-5, "{step}");
+        }
+    }
+    let skipped: Vec<&str> = found["skipped"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["experiment"].as_str().unwrap())
+        .collect();
+    if !has_card() {
+        assert_eq!(skipped, ["gemm-f32", "gemm-bf16", "linear-bf16"]);
+        for name in skipped {
+            let line = format!("tensorscope: {name} is skipped: ");
+            assert_eq!(said.matches(&line).count(), 1, "{said}");
+        }
+    }
+}
+
 #[test]
 fn what_is_missing_or_wrong_is_one_line_and_exit_code_2() {
     let mut cases = vec![
@@ -111,10 +147,9 @@ fn what_is_missing_or_wrong_is_one_line_and_exit_code_2() {
     ];
     if !has_card() {
         cases.push((vec!["gemm-f32", "--quick"], "an NVIDIA card is needed"));
-        cases.push((
-            vec!["attention-decode", "--quick"],
-            "an NVIDIA card is needed",
-        ));
+        for name in ["attention-decode", "attention", "quant"] {
+            cases.push((vec![name, "--quick", "--json"], "an NVIDIA card is needed"));
+        }
     }
     for (words, expected) in cases {
         let output = lab(&words);

@@ -67,12 +67,13 @@ impl Vendor {
         })
     }
 
-    /// All that follows goes to this stream.
-    pub fn use_stream(&self, stream: &Stream) -> anyhow::Result<()> {
+    /// All that follows goes to this stream, or to the default one.
+    pub fn use_stream(&self, stream: Option<&Stream>) -> anyhow::Result<()> {
+        let stream = stream.map_or(std::ptr::null_mut(), |stream| stream.handle);
         // SAFETY: a live handle and stream. cuBLAS forgets its workspace when the stream
         // changes, so it is given again.
         let result = unsafe {
-            match (self.functions.cublasSetStream_v2)(self.handle, stream.handle) {
+            match (self.functions.cublasSetStream_v2)(self.handle, stream) {
                 0 => (self.functions.cublasSetWorkspace_v2)(
                     self.handle,
                     self.workspace.address(),

@@ -81,7 +81,7 @@ impl<'a> Choice<'a> {
         let problem = self.problem;
         match (algorithm, &self.product) {
             (Some(which), Some(product)) => {
-                Box::new(move |i| product.run(which, &problem.a, &problem.b[i], &problem.c))
+                Box::new(move |i| product.run(which, &problem.a, &problem.b[i], &problem.c, None))
             }
             _ => {
                 let vendor = &self.reference.vendor;

@@ -9,7 +9,7 @@ use super::{
     steps::PRODUCT_FILE,
     weights::{Format, Layout},
 };
-use crate::cuda::{Buffer, Card, Compiled, Kernel, Launch, Swizzle, TensorMap, compile};
+use crate::cuda::{Buffer, Card, Compiled, Kernel, Launch, Stream, Swizzle, TensorMap, compile};
 
 /// One way to compile and start kernels/quant_product.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub struct Variant {
     pub is_wide: bool,
     /// Blocks that fit on a multiprocessor; the next kernel's first blocks are among them.
     pub fit: u32,
+    /// Units, 32 at most, that are brought to L2 when the ring is full for the first time.
+    pub ahead: u32,
+    /// Tiles of 192 rows, with `wgmma`: inputs are read for more rows at once.
+    pub is_tall: bool,
 }
 
 /// Shared memory of a multiprocessor, without what the card keeps for each block.
@@ -38,6 +42,8 @@ impl Variant {
             units: 1,
             is_wide: false,
             fit: if tokens >= 64 { 1 } else { 2 },
+            ahead: 0,
+            is_tall: false,
         }
     }
 
@@ -52,27 +58,36 @@ impl Variant {
     /// As in notes and errors.
     pub fn name(self) -> String {
         format!(
-            "{} {} tokens={} units={} fit={}",
+            "{} {} tokens={} units={} fit={} ahead={}{}",
             self.format.name(),
             if self.is_wide { "wgmma" } else { "mma" },
             self.tokens,
             self.units,
-            self.fit
+            self.fit,
+            self.ahead,
+            if self.is_tall { " tall" } else { "" }
         )
     }
 
     fn stage_bytes(self) -> u32 {
         let scales = match self.format {
+            Format::Int4 if self.is_tall => 256,
             Format::Int4 => 1024,
             Format::Q4k => 2048,
         };
-        self.tokens * 256 + self.units * (8192 + scales)
+        let weights = match self.is_tall {
+            // A unit and a half.
+            true => 12288 + (scales * 3 / 2).max(1024),
+            false => self.units * (8192 + scales),
+        };
+        self.tokens * 256 + weights
     }
 
     /// What lanes of a warp exchange scales in.
     fn scratch_bytes(self) -> u32 {
         match self.format {
             Format::Int4 => 0,
+            Format::Q4k if self.is_tall => 6144,
             Format::Q4k => 4096 * self.units,
         }
     }
@@ -90,9 +105,32 @@ impl Variant {
         self.stages() * self.stage_bytes() + self.scratch_bytes() + 1024
     }
 
+    /// Rows of a tile.
+    fn rows(self) -> u32 {
+        if self.is_tall { 192 } else { 128 * self.units }
+    }
+
+    /// Whether warps that copy give registers to those that compute: whole groups of four do.
+    fn moves_registers(self) -> bool {
+        self.tokens >= 128 && self.units == 1
+    }
+
     fn threads(self) -> u32 {
-        let computing = if self.is_wide { 256 * self.units } else { 256 };
-        computing + if self.tokens >= 128 { 128 } else { 64 }
+        let computing = match (self.is_tall, self.is_wide) {
+            (true, _) => 384,
+            (false, true) => 256 * self.units,
+            (false, false) => 256,
+        };
+        computing
+            + match self.moves_registers() {
+                true => 128,
+                false => 64,
+            }
+    }
+
+    pub fn compile(self, capability: (i32, i32)) -> anyhow::Result<Compiled> {
+        let defines = self.defines();
+        compile(capability, PRODUCT_FILE.path, PRODUCT_FILE.text, &defines)
     }
 
     pub fn defines(self) -> Vec<String> {
@@ -103,21 +141,22 @@ impl Variant {
             format!("UNITS={}", self.units),
             format!("WGMMA={}", u32::from(self.is_wide)),
             format!("BLOCKS={}", self.fit),
+            format!("AHEAD={}", self.ahead),
+            format!("TALL={}", u32::from(self.is_tall)),
         ]
     }
 }
 
-/// Compiles all at the same time, as one compiler needs half a second for each.
-pub fn compile_all(capability: (i32, i32), variants: &[Variant]) -> anyhow::Result<Vec<Compiled>> {
+/// Compiles all at the same time, as one compiler needs a second for each.
+pub fn compile_all<T: Copy + Send + Sync>(
+    variants: &[T],
+    one: impl Fn(T) -> anyhow::Result<Compiled> + Sync,
+) -> anyhow::Result<Vec<Compiled>> {
     std::thread::scope(|scope| {
+        let one = &one;
         let threads: Vec<_> = variants
             .iter()
-            .map(|variant| {
-                scope.spawn(move || {
-                    let defines = variant.defines();
-                    compile(capability, PRODUCT_FILE.path, PRODUCT_FILE.text, &defines)
-                })
-            })
+            .map(|&variant| scope.spawn(move || one(variant)))
             .collect();
         threads
             .into_iter()
@@ -139,7 +178,7 @@ impl Room {
     pub fn new(card: &Card, variants: &[Variant]) -> anyhow::Result<Room> {
         let blocks = card.about().multiprocessors;
         let floats =
-            |variant: &Variant| blocks as usize * (variant.tokens * 128 * variant.units) as usize;
+            |variant: &Variant| blocks as usize * (variant.tokens * variant.rows()) as usize;
         let most = variants.iter().map(floats).max().unwrap_or(1);
         Ok(Room {
             partial: card.buffer(most)?,
@@ -189,7 +228,7 @@ impl Product {
         x: &TensorMap,
         y: &Buffer<bf16>,
         room: &Room,
-        is_early: bool,
+        (is_early, stream): (bool, Option<&Stream>),
     ) -> anyhow::Result<()> {
         let variant = self.variant;
         ensure!(
@@ -198,12 +237,13 @@ impl Product {
             size.n
         );
         let k_units = (size.k / 128) as u32;
-        let row_tiles = (size.n as u32).div_ceil(128 * variant.units);
+        let row_tiles = (size.n as u32).div_ceil(variant.rows());
         let token_tiles = (size.batch as u32).div_ceil(variant.tokens);
         let units = k_units * row_tiles * token_tiles;
         let blocks = units.min(self.multiprocessors);
         let how = Launch {
             may_begin_early: is_early,
+            stream,
             ..Launch::new((blocks, 1, 1), variant.threads(), variant.shared_bytes())
         };
         let arguments: [&dyn crate::cuda::Argument; 11] = [
@@ -220,7 +260,7 @@ impl Product {
             &token_tiles,
         ];
         // SAFETY: the kernel's parameters; weights are packed with rows up to a multiple of
-        // 256, the room is made for this variant, and the kernel waits for the one before.
+        // 768, the room is made for this variant, and the kernel waits for the one before.
         unsafe { self.kernel.launch(how, &arguments) }
     }
 }

@@ -27,7 +27,7 @@ fn of_shape(
     (n, k): (usize, usize),
     batches: &[usize],
 ) -> Option<String> {
-    let best = step_of(format, Rung::Best).name;
+    let best = step_of(format, Rung::Best)?.name;
     let find = |step: &str, batch: usize| -> Option<&Row> {
         let case = format!("{n} × {k}, batch {batch}");
         outcome

@@ -16,6 +16,11 @@ pub const PRODUCT_FILE: File = File {
     text: include_str!("../../kernels/quant_product.cu"),
 };
 
+pub const STRIPS_FILE: File = File {
+    path: "crates/lab/kernels/quant_strips.cu",
+    text: include_str!("../../kernels/quant_strips.cu"),
+};
+
 /// What a ladder of one format has, from the bottom up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
@@ -25,15 +30,18 @@ pub enum Rung {
     Mma,
     /// The same, started early.
     Early,
+    /// Whole rows in a block; INT4 only.
+    Strips,
     Wgmma,
     Best,
 }
 
-pub const RUNGS: [Rung; 6] = [
+pub const RUNGS: [Rung; 7] = [
     Rung::Naive,
     Rung::Gemv,
     Rung::Mma,
     Rung::Early,
+    Rung::Strips,
     Rung::Wgmma,
     Rung::Best,
 ];
@@ -59,7 +67,7 @@ const fn step(
 const MMA_ABOUT: &str = "Tensor cores with weights as the operand A, packed so that 16 bytes are what a lane needs; bulk copies fill a ring; every multiprocessor gets the same number of units: memory should be the limit up to batch 16.";
 const EARLY_ABOUT: &str = "The same, but the next kernel starts while this one ends and fills its ring with weights: what remains of a launch should vanish.";
 const WGMMA_ABOUT: &str = "wgmma with A from registers: no inputs pass through registers, weights are unpacked while tensor cores work: better from batch 32 on.";
-const BEST_ABOUT: &str = "The fastest of these for this batch, by a fixed table.";
+const BEST_ABOUT: &str = "The fastest of these and their other sizes of tiles, chosen for each batch and shape by trying all before the rounds, as cuBLAS's algorithm is.";
 
 /// In the order of `RUNGS`, first INT4.
 pub const STEPS: &[Step] = &[
@@ -94,6 +102,14 @@ pub const STEPS: &[Step] = &[
         "quant_product",
         &["FORMAT=4", "TOKENS=8"],
         &["HMMA.16816", "ACQBULK"],
+    ),
+    step(
+        "int4-strips",
+        "Up to 16 tokens: a block has whole rows, so none waits for sums of others, its warps divide k and have a ring each, and inputs go from memory to registers: a product should take little more than its weights after the one before has ended.",
+        STRIPS_FILE,
+        "quant_strips",
+        &["TILES=1", "STRIPS=6"],
+        &["HMMA.16816", "UBLKCP", "ACQBULK", "LDS.128", "LDG.E.128"],
     ),
     step(
         "int4-wgmma",
@@ -161,6 +177,17 @@ pub const STEPS: &[Step] = &[
     ),
 ];
 
-pub fn step_of(format: Format, rung: Rung) -> &'static Step {
-    &STEPS[format as usize * RUNGS.len() + rung as usize]
+/// The step of this rung, where the format has it.
+pub fn step_of(format: Format, rung: Rung) -> Option<&'static Step> {
+    let name = match rung {
+        Rung::Naive => "naive",
+        Rung::Gemv => "gemv",
+        Rung::Mma => "mma",
+        Rung::Early => "early",
+        Rung::Strips => "strips",
+        Rung::Wgmma => "wgmma",
+        Rung::Best => "best",
+    };
+    let name = format!("{}-{name}", format.name());
+    STEPS.iter().find(|step| step.name == name)
 }

@@ -54,6 +54,7 @@ pub struct Maker {
     dequantise: [Kernel; 2],
     pack_weights: Kernel,
     pack_scales: Kernel,
+    pack_strips: Kernel,
 }
 
 /// One layout of one matrix.
@@ -112,6 +113,7 @@ impl Maker {
             ],
             pack_weights: int4.kernel("pack_weights")?,
             pack_scales: int4.kernel("pack_scales")?,
+            pack_strips: int4.kernel("pack_strips")?,
         })
     }
 
@@ -122,7 +124,7 @@ impl Maker {
             k.is_multiple_of(block),
             "k = {k} is not a multiple of {block}"
         );
-        let tiled = n.div_ceil(256) * 256;
+        let tiled = n.div_ceil(768) * 768;
         let layout = |rows: usize| -> anyhow::Result<Layout> {
             Ok(Layout {
                 words: self.card.buffer(rows * k / 8)?,
@@ -135,7 +137,7 @@ impl Maker {
         let warps = Launch::new(((n * k / block).div_ceil(8) as u32, 1, 1), BLOCK, 0);
         let all = Launch::new((GRID, 1, 1), BLOCK, 0);
         // SAFETY: kernels of quant.cu and quant_q4k.cu, with their parameters; buffers have
-        // the sizes of this matrix, `packed` with rows up to a multiple of 256.
+        // the sizes of this matrix, `packed` with rows up to a multiple of 768.
         unsafe {
             self.quantise[format as usize].launch(
                 warps,
@@ -155,6 +157,31 @@ impl Maker {
             )?;
         }
         Ok(Weights { plain, packed })
+    }
+
+    /// INT4 weights for blocks that have whole rows (kernels/quant_strips.cu).
+    pub fn strips(
+        &self,
+        plain: &Layout,
+        n: usize,
+        k: usize,
+        blocks: u32,
+    ) -> anyhow::Result<Buffer<u32>> {
+        let packed = self.card.buffer(n.div_ceil(16) * (k / 128) * 264)?;
+        let arguments: [&dyn Argument; 6] = [
+            &plain.words,
+            &plain.scales,
+            &packed,
+            &(n as u32),
+            &(k as u32),
+            &blocks,
+        ];
+        // SAFETY: as above.
+        unsafe {
+            self.pack_strips
+                .launch(Launch::new((GRID, 1, 1), BLOCK, 0), &arguments)?
+        };
+        Ok(packed)
     }
 
     /// The same weights in bf16, for the vendor's library.
@@ -250,6 +277,38 @@ impl Host {
                 same,
                 "{} scales of weight ({row}, {column}) are packed wrongly",
                 self.format.name()
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Host {
+    /// An error if weights that were packed for so many blocks are others at any of `places`.
+    pub fn check_strips(
+        &self,
+        packed: &Buffer<u32>,
+        n: usize,
+        blocks: usize,
+        places: &[(usize, usize)],
+    ) -> anyhow::Result<()> {
+        let words = packed.read()?;
+        let (strips, units) = (n.div_ceil(16), self.k / 128);
+        for &(row, column) in places {
+            let (strip, unit) = (row / 16, column / 128);
+            let block = ((strip + 1) * blocks - 1) / strips;
+            let (first, end) = (strips * block / blocks, strips * (block + 1) / blocks);
+            let piece = (first * units + unit * (end - first) + strip - first) * 264;
+            let (load, member) = (column % 128 / 32, column % 32 / 8);
+            let (step, lane) = (load * 2 + column % 8 / 4, row % 8 * 4 + member);
+            let register = row % 16 / 8 + column % 4 / 2 * 2;
+            let word = words[piece + step / 4 * 128 + lane * 4 + step % 4];
+            let found = word >> (4 * register + 16 * (column % 2)) & 15;
+            let scale = words[piece + 256 + row % 8] >> (16 * (row % 16 / 8)) & 0xffff;
+            let expected = self.scales[row * units + unit].to_bits();
+            ensure!(
+                found == self.four_bits(row, column) && scale == u32::from(expected),
+                "weight ({row}, {column}) is packed wrongly for {blocks} blocks"
             );
         }
         Ok(())

@@ -7,7 +7,7 @@ use half::bf16;
 
 use super::{NOT_TRANSPOSED, R_16BF, TRANSPOSED, WORKSPACE_BYTES, answer};
 use crate::cuda::{
-    Buffer, Card,
+    Buffer, Card, Stream,
     libraries::{Library, functions},
 };
 
@@ -170,6 +170,7 @@ impl Product<'_> {
         a: &Buffer<bf16>,
         b: &Buffer<bf16>,
         c: &Buffer<bf16>,
+        stream: Option<&Stream>,
     ) -> anyhow::Result<()> {
         let (one, zero) = (1.0f32, 0.0f32);
         let [b_layout, a_layout, c_layout] = self.layouts;
@@ -191,7 +192,7 @@ impl Product<'_> {
                 &raw const self.algorithms[which],
                 self.lt.workspace.address(),
                 WORKSPACE_BYTES,
-                std::ptr::null_mut(),
+                stream.map_or(std::ptr::null_mut(), |stream| stream.handle),
             )
         })
     }
