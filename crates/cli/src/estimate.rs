@@ -27,6 +27,7 @@ use estimate::{
 };
 use gguf::GgmlType;
 use serde::Serialize;
+use serde_json::{Value, json};
 use terminal::{runs::open_run, text::size};
 
 use self::{memory::Memory, subject::Subject};
@@ -228,6 +229,28 @@ struct Estimate {
     train: Option<Found>,
 }
 
+impl Estimate {
+    /// Everything, and the numbers that scripts ask for most under names of their own.
+    fn as_json(&self) -> serde_json::Result<Value> {
+        let mut value = serde_json::to_value(self)?;
+        value["speed"] = json!({
+            "prompt_tokens_per_second": self.prompt.tokens_per_second,
+            "tokens_per_second": self.token.tokens_per_second,
+        });
+        value["bound_by"] = json!(self.token.bound);
+        let names = [
+            ("weights_bytes", "weight_bytes"),
+            ("kv_bytes", "context_bytes"),
+            ("total_bytes", "bytes"),
+        ];
+        for (name, of) in names {
+            let bytes = value["memory"][of].clone();
+            value["memory"][name] = bytes;
+        }
+        Ok(value)
+    }
+}
+
 #[derive(Serialize)]
 struct Described {
     name: String,
@@ -269,7 +292,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let answer = answer(&args, &table)?;
     match args.json {
-        true => terminal::print(&serde_json::to_string_pretty(&answer)?)?,
+        true => terminal::print(&serde_json::to_string_pretty(&answer.as_json()?)?)?,
         false => terminal::print(&text::page(&answer, &args))?,
     }
     Ok(ExitCode::SUCCESS)

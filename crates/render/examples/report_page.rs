@@ -146,6 +146,7 @@ fn diagnosis_of(run: &Run, facts: &Facts) -> Result<Diagnosis, Box<dyn Error>> {
         ceilings: diagnose::Ceilings::default(),
         threads: &bytes.threads(),
         better_kernels: None,
+        fed_nanos_per_token: None,
         more: &[],
     };
     Ok(diagnose::diagnose(&inputs, RuleSet::shipped(), &[]))

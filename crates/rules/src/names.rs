@@ -1,7 +1,9 @@
 //! What metrics are called and mean, for each kind of subject.
 //!
-//! Who measures uses these names, and shipped rules use no others (a test checks that).
-//! Those of a `phase` are listed where they are made.
+//! Who measures uses these names, and shipped rules use no others (a test checks that). Those
+//! of a `phase` are in a file of their own: there are many.
+
+mod phase;
 
 /// A name and what it means.
 pub type Name = (&'static str, &'static str);
@@ -15,6 +17,7 @@ pub const ANY: &[Name] = &[(
 /// By kind of subject.
 pub fn names(kind: &str) -> &'static [Name] {
     match kind {
+        "phase" => phase::PHASE,
         "kernel" => KERNEL,
         "trace" => TRACE,
         "calls" => CALLS,
