@@ -34,12 +34,16 @@ fn repository() -> PathBuf {
 
 /// A run of a trained model in `folder/run`.
 fn record(folder: &Path, more: &[&str]) {
+    record_tokens(folder, "24", more);
+}
+
+fn record_tokens(folder: &Path, tokens: &str, more: &[&str]) {
     let model = repository().join("models/shakespeare-dense.gguf");
     let model = model.to_str().unwrap();
     let args = ["record", "-q", "-o", "run", "-m", model, "-p", "To be, or"];
     let args = [
         &args[..],
-        &["-n", "24", "--ignore-eos", "--no-tables"],
+        &["-n", tokens, "--ignore-eos", "--no-tables"],
         more,
     ]
     .concat();
@@ -96,7 +100,7 @@ fn more_threads_than_processors_are_named_first_with_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let many = (std::thread::available_parallelism().unwrap().get() * 4).to_string();
-    record(folder, &["-t", &many, "--cpu", "-n", "48"]);
+    record_tokens(folder, "200", &["-t", &many, "--cpu"]);
     let talk = json(folder, &["diagnose", "run", "--json", "--no-measure"]);
     let missing = talk["missing"].to_string();
     if missing.contains("stacks of threads cannot be recorded") {
@@ -264,7 +268,7 @@ fn advice_that_is_tried_is_measured_in_turns() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let many = (std::thread::available_parallelism().unwrap().get() * 4).to_string();
-    record(folder, &["-t", &many, "--cpu", "-n", "48"]);
+    record_tokens(folder, "200", &["-t", &many, "--cpu"]);
     let args = [
         "diagnose",
         "run",
