@@ -26,7 +26,7 @@ use tally::Tally;
 
 pub use summary::is_header as is_summary_header;
 
-/// Whether this is a line of a trace. Strict, for [`crate::detect`]: a result must be there.
+/// Whether this is a line of a trace. Strict, for [`crate::detect()`]: a result must be there.
 pub fn is_line(line: &str) -> bool {
     let (front, rest) = Front::take(line);
     match Body::parse(rest) {

@@ -83,6 +83,9 @@ export async function facts(bench, server, { moe }) {
     await page.locator('.why-fold').first().click();
     await page.waitForFunction(() => location.hash.includes('why.open='));
     assert.equal(await page.locator('.why-evidence:visible').count(), 1);
+    // Closed again: where it is the only one, all are open, and the key closes them.
+    await page.locator('.why-fold').first().click();
+    await page.waitForFunction(() => !location.hash.includes('why.open='));
     await page.locator('main h2').first().click();
     await page.keyboard.press('e');
     await page.waitForFunction(() => location.hash.includes('why.open=all'));

@@ -95,7 +95,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Import, Error> {
     Ok(import)
 }
 
-/// Whether this is the head of a sample. For [`crate::detect`].
+/// Whether this is the head of a sample. For [`crate::detect()`].
 pub fn is_head(line: &str) -> bool {
     Head::parse(line).is_some()
 }

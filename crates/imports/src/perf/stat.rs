@@ -465,7 +465,7 @@ fn is_counter(fields: &[&str], at: usize) -> bool {
         && !fields[at + 2].contains(' ')
 }
 
-/// Whether this is a line of `-x,`. Strict, for [`crate::detect`].
+/// Whether this is a line of `-x,`. Strict, for [`crate::detect()`].
 pub fn is_csv_line(line: &str) -> bool {
     csv_row(line).is_some()
 }
