@@ -123,7 +123,8 @@ fn verdict(phase: &PhaseStack, diagnosis: &Diagnosis) -> String {
     let subject = diagnosis.subjects.iter().find(|s| s.name == phase.name);
     let number = |name: &str| subject.and_then(|s| s.metrics.get(name)?.as_number());
     let rate = match (number("memory.bytes_per_second"), number("memory.share")) {
-        (Some(rate), Some(share)) => {
+        // More than memory gives: threads took turns, and the mean of them says nothing.
+        (Some(rate), Some(share)) if share <= 1.05 => {
             let threads = number("threads").map_or_else(String::new, |n| {
                 format!("{n:.0} thread{} can read", if n == 1.0 { "" } else { "s" })
             });
