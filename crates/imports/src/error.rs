@@ -4,7 +4,7 @@ use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{file}: {source}")]
+    #[error("{file}: cannot read")]
     Io { file: String, source: io::Error },
     #[error("{file}:{line}: {reason}")]
     Line {

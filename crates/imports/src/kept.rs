@@ -32,8 +32,12 @@ impl Import {
             notes: self.notes.clone(),
         });
         let scratch = run.join(format!(".{FILE}-{}", std::process::id()));
-        std::fs::write(&scratch, serde_json::to_vec(&all)?)?;
-        std::fs::rename(&scratch, run.join(FILE))
+        let written = std::fs::write(&scratch, serde_json::to_vec(&all)?)
+            .and_then(|()| std::fs::rename(&scratch, run.join(FILE)));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&scratch);
+        }
+        written
     }
 }
 

@@ -28,6 +28,6 @@ pub enum UnderneathError {
     Kernel(#[from] kernelio::KernelError),
     #[error(transparent)]
     Read(#[from] trace::read::ReadError),
-    #[error("events of other tools: {0}")]
+    #[error("events of other tools")]
     Imported(#[from] std::io::Error),
 }

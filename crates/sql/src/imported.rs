@@ -15,7 +15,7 @@ pub fn add(run: &Run, file: &Path, start_nanos: Option<u64>) -> anyhow::Result<(
         eprintln!("tensorscope: {note}");
     }
     let events = on_our_clock(run, &import, start_nanos)?;
-    imported::append(&run.log_directory(), &events)
+    imported::put(&run.log_directory(), &import.file, &events)
         .with_context(|| format!("{}: cannot write", run.path().display()))?;
     import.keep(run.path())?;
     eprintln!(
@@ -57,6 +57,7 @@ fn on_our_clock(
             pid: event.pid,
             tid: event.tid,
             tool: tool.to_owned(),
+            file: import.file.clone(),
             category: event.category.clone(),
             name: event.name.clone(),
         })

@@ -1,10 +1,12 @@
 //! Events of other tools beside a run: `log/imported.jsonl`, one line each, on the clock of
 //! the run.
 //!
-//! Whoever reads another tool's file (crate `imports`) appends them; here they get the node
-//! that was running. Lines of JSON, because there are few of them and names are theirs.
+//! Whoever reads another tool's file (crate `imports`) puts them there; here they get the node
+//! that was running. Lines of JSON, because there are few of them and names are theirs. The
+//! file is replaced in one step, so that a full disk leaves it as it was, and those of a file
+//! that is imported again take the place of the former ones.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -26,18 +28,29 @@ pub struct Imported {
     pub tid: u32,
     /// `strace`, `perf_data`, …
     pub tool: String,
+    /// The tool's file, as it was named.
+    pub file: String,
     /// `futex`, `file_read`, `cpu-clock`, …
     pub category: String,
     pub name: String,
 }
 
-/// Adds events to those that are there.
-pub fn append(log_directory: &Path, events: &[Imported]) -> io::Result<()> {
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path(log_directory))?;
-    let mut out = BufWriter::new(file);
+/// Adds the events of a file to those that are there.
+pub fn put(log_directory: &Path, file: &str, events: &[Imported]) -> io::Result<()> {
+    let mut all = read(log_directory)?;
+    all.retain(|event| event.file != file);
+    all.extend_from_slice(events);
+    let scratch = log_directory.join(format!(".{FILE}-{}", std::process::id()));
+    let written =
+        write(&scratch, &all).and_then(|()| std::fs::rename(&scratch, path(log_directory)));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&scratch);
+    }
+    written
+}
+
+fn write(path: &Path, events: &[Imported]) -> io::Result<()> {
+    let mut out = BufWriter::new(File::create(path)?);
     for event in events {
         serde_json::to_writer(&mut out, event)?;
         out.write_all(b"\n")?;
@@ -76,36 +89,39 @@ fn path(log_directory: &Path) -> PathBuf {
 mod tests {
     use super::*;
 
-    fn event(begin_nanos: u64) -> Imported {
+    fn event(begin_nanos: u64, file: &str) -> Imported {
         Imported {
             begin_nanos,
             duration_nanos: 5,
             pid: 1,
             tid: 2,
             tool: "strace".to_owned(),
+            file: file.to_owned(),
             category: "futex".to_owned(),
             name: "futex\n\"".to_owned(),
         }
     }
 
     #[test]
-    fn events_come_back_by_time_and_files_are_added_up() {
+    fn files_are_added_up_by_time_and_one_imported_again_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(read(folder.path()).unwrap(), []);
-        append(folder.path(), &[event(9)]).unwrap();
-        append(folder.path(), &[event(3)]).unwrap();
-        assert_eq!(read(folder.path()).unwrap(), [event(3), event(9)]);
+        let folder = folder.path();
+        assert_eq!(read(folder).unwrap(), []);
+        put(folder, "a", &[event(9, "a")]).unwrap();
+        put(folder, "b", &[event(3, "b")]).unwrap();
+        assert_eq!(read(folder).unwrap(), [event(3, "b"), event(9, "a")]);
+        put(folder, "a", &[event(1, "a")]).unwrap();
+        assert_eq!(read(folder).unwrap(), [event(1, "a"), event(3, "b")]);
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
     }
 
     #[test]
     fn a_line_that_is_no_event_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        append(folder.path(), &[event(9)]).unwrap();
-        let mut file = OpenOptions::new()
-            .append(true)
-            .open(folder.path().join(FILE))
-            .unwrap();
-        file.write_all(b"{\"begin").unwrap();
+        put(folder.path(), "a", &[event(9, "a")]).unwrap();
+        let path = folder.path().join(FILE);
+        let cut = std::fs::read_to_string(&path).unwrap() + "{\"begin";
+        std::fs::write(&path, cut).unwrap();
         let said = read(folder.path()).unwrap_err().to_string();
         assert!(said.starts_with("imported.jsonl:2:"), "{said}");
     }
