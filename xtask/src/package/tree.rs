@@ -100,7 +100,8 @@ impl Tree {
         }
         let copy = self.place(path)?;
         let mut strip = house.command("strip");
-        strip.args(["--strip-unneeded", "-o"]).arg(&copy);
+        // Names of functions stay: `record --cpu` tells by them whether a thread computes or waits.
+        strip.args(["--strip-debug", "-o"]).arg(&copy);
         strip.arg(&built);
         house.read(strip)?;
         let file = fs::read(&copy).map_err(|error| format!("{}: {error}", copy.display()))?;
