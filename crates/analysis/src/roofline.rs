@@ -11,7 +11,7 @@
 pub mod classes;
 pub mod flops;
 
-use kernelio::Ceilings;
+use kernelio::{compute::ComputeCeiling, memory::MemoryCeiling};
 use serde::{Deserialize, Serialize};
 
 use classes::{ClassRow, class_name};
@@ -82,11 +82,15 @@ impl Point {
 
 impl Roofline {
     /// Classes that took no time, or touched nothing, are left out.
-    pub fn of(rows: &[ClassRow], ceilings: &Ceilings) -> Roofline {
+    pub fn of(
+        rows: &[ClassRow],
+        memory: &MemoryCeiling,
+        compute: Option<&ComputeCeiling>,
+    ) -> Roofline {
         let mut roofline = Roofline::default();
         for row in rows.iter().filter(|row| row.nanos > 0 && row.bytes() > 0) {
-            let memory = roofline.memory_roof(row.threads, ceilings);
-            let roof = roofline.compute_roof(row, ceilings);
+            let memory = roofline.memory_roof(row.threads, memory);
+            let roof = compute.and_then(|compute| roofline.compute_roof(row, compute));
             let seconds = row.nanos as f64 / 1e9;
             let (flops, bytes) = (row.flops.map(|flops| flops as f64), row.bytes() as f64);
             let reading = bytes / memory;
@@ -121,11 +125,11 @@ impl Roofline {
         roof.map(|roof| roof.bytes_per_second)
     }
 
-    fn memory_roof(&mut self, threads: u32, ceilings: &Ceilings) -> f64 {
+    fn memory_roof(&mut self, threads: u32, memory: &MemoryCeiling) -> f64 {
         if let Some(known) = self.memory_of(threads) {
             return known;
         }
-        let bytes_per_second = ceilings.memory.with_threads(threads.max(1) as usize);
+        let bytes_per_second = memory.with_threads(threads.max(1) as usize);
         self.memory.push(MemoryRoof {
             threads,
             bytes_per_second,
@@ -133,8 +137,7 @@ impl Roofline {
         bytes_per_second
     }
 
-    fn compute_roof(&mut self, row: &ClassRow, ceilings: &Ceilings) -> Option<usize> {
-        let compute = ceilings.compute.as_ref()?;
+    fn compute_roof(&mut self, row: &ClassRow, compute: &ComputeCeiling) -> Option<usize> {
         let threads = row.threads.max(1) as usize;
         let ty = row.weight_type.as_deref();
         let ty = ty.filter(|_| row.weight_bytes > 0 && PRODUCTS.contains(&&*row.op));

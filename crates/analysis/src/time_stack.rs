@@ -131,6 +131,10 @@ pub struct PhaseTime {
     pub host_functions: Vec<FunctionTime>,
     #[serde(default)]
     pub system_calls: Vec<FunctionTime>,
+    /// Of the samples in evaluations, those in a function without a name: whether it computed or
+    /// waited for other threads is not known.
+    #[serde(default)]
+    pub unnamed_share: f64,
     /// What `not_running` and `other_threads` are made of.
     pub threads: Option<ThreadTimes>,
 }
@@ -256,6 +260,7 @@ impl Inputs<'_> {
         let found = named.map(|phase| functions::functions(cpu, self.timeline, *phase));
         let found = found.unwrap_or_default();
         (time.host_functions, time.system_calls) = (found.between, found.calls);
+        time.unnamed_share = found.unnamed_share;
         let threads = Threads::of(cpu, windows, self.timeline, &time.phase);
         let count = threads.list.len() as u64;
         if count == 0 {

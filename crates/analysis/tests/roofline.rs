@@ -240,6 +240,10 @@ fn a_token_computes_what_the_estimate_says() {
 }
 
 /// Two threads read 20 GB/s and compute 100 GFLOP/s; with q4_0 weights 50.
+fn against(rows: &[ClassRow], ceilings: &Ceilings) -> Roofline {
+    Roofline::of(rows, &ceilings.memory, ceilings.compute.as_ref())
+}
+
 fn ceilings() -> Ceilings {
     let rates = |rate: u64| Rates::of(vec![rate]).unwrap();
     let threads = |threads, bytes_per_second| ThreadsCeiling {
@@ -254,6 +258,7 @@ fn ceilings() -> Ceilings {
         instructions: Instructions::Avx2,
         threads,
         flops_per_second,
+        is_repacked: false,
     };
     let kernel = |threads, flops_per_second| KernelCeiling {
         weight_type: "q4_0".to_owned(),
@@ -322,7 +327,7 @@ fn the_slower_of_reading_and_computing_is_the_bound() {
         // Half a second in which 1 GB is read and 20 G operations computed.
         row(20_000_000_000, 1_000_000_000, 500_000_000),
     ];
-    let roofline = Roofline::of(&rows, &ceilings());
+    let roofline = against(&rows, &ceilings());
     let [first, second] = &roofline.points[..] else {
         panic!("{roofline:?}");
     };
@@ -345,13 +350,13 @@ fn the_slower_of_reading_and_computing_is_the_bound() {
 #[test]
 fn a_sentence_says_how_much_of_what_can_be_read_was() {
     let rows = [row(10_000_000_000, 6_800_000_000, 1_000_000_000)];
-    let said = findings::roofline(&Roofline::of(&rows, &ceilings()));
+    let said = findings::roofline(&against(&rows, &ceilings()));
     assert_eq!(
         said[0].text,
         "generate: MUL_MAT with q4_0 weights, 100.0 % of the time in nodes, ran at 34.0 % of what 2 threads can read (6.8 of 20.0 GB/s)"
     );
     let rows = [row(20_000_000_000, 1_000_000_000, 500_000_000)];
-    let said = findings::roofline(&Roofline::of(&rows, &ceilings()));
+    let said = findings::roofline(&against(&rows, &ceilings()));
     assert!(
         said[0].text.ends_with("ran at 80.0 % of what llama.cpp's q4_0 kernels reach with 2 threads (40.0 of 50.0 GFLOP/s)"),
         "{}",
@@ -359,7 +364,7 @@ fn a_sentence_says_how_much_of_what_can_be_read_was() {
     );
     // From a cache: faster than memory is.
     let rows = [row(1_000, 40_000_000_000, 1_000_000_000)];
-    let said = findings::roofline(&Roofline::of(&rows, &ceilings()));
+    let said = findings::roofline(&against(&rows, &ceilings()));
     assert!(
         said[0]
             .text
@@ -375,7 +380,7 @@ fn what_touches_next_to_nothing_has_no_sentence() {
         ..row(1_000, 10_000, 900_000_000)
     };
     let rows = [row(10_000_000, 5_000_000_000, 1_000_000_000), norm];
-    let said = findings::roofline(&Roofline::of(&rows, &ceilings()));
+    let said = findings::roofline(&against(&rows, &ceilings()));
     assert_eq!(said.len(), 1);
     assert!(said[0].text.starts_with("generate: MUL_MAT"));
 }
@@ -387,7 +392,7 @@ fn ceilings_without_arithmetic_bound_by_memory() {
         ..ceilings()
     };
     let rows = [row(20_000_000_000, 1_000_000_000, 500_000_000)];
-    let roofline = Roofline::of(&rows, &old);
+    let roofline = against(&rows, &old);
     assert_eq!(roofline.points[0].bound, Bound::Memory);
     assert_eq!(roofline.points[0].share_of_ceiling, 0.1);
     assert!(roofline.compute.is_empty());
@@ -436,7 +441,7 @@ proptest! {
         flops in any::<u64>(), bytes in 1u64..u64::MAX, nanos in 1u64..u64::MAX, threads in any::<u32>(),
     ) {
         let rows = [ClassRow { threads, ..row(flops, bytes, nanos) }];
-        let roofline = Roofline::of(&rows, &ceilings());
+        let roofline = against(&rows, &ceilings());
         let point = &roofline.points[0];
         prop_assert!(point.share_of_ceiling.is_finite() && point.share_of_ceiling > 0.0);
         prop_assert!(point.intensity.unwrap().is_finite());

@@ -4,15 +4,19 @@
 //! products are added, which reach less of the arithmetic than there is.
 
 use std::{
-    collections::BTreeMap, fmt::Write as _, num::NonZeroUsize, path::PathBuf, process::ExitCode,
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    process::ExitCode,
     time::Duration,
 };
 
-use engine::kernels::{Kernels, Matrix};
+use engine::kernels::{Kernels, Matrix, Timing};
 use gguf::GgmlType;
 use kernelio::{
     Ceilings,
-    compute::{ComputeCeiling, KernelCeiling},
+    compute::{ComputeCeiling, KernelCeiling, NodeCeiling},
     memory::MemoryOptions,
 };
 use terminal::{progress, signals};
@@ -49,10 +53,12 @@ pub struct Args {
 /// A matrix as large as those of small models, which caches do not hold.
 const COLUMNS: u64 = 2048;
 const ROWS: u64 = 2048;
-/// One, which memory decides, and so many that arithmetic does.
-const TOKENS: [usize; 2] = [1, 256];
+/// From one, which memory decides, to so many that arithmetic does.
+const TOKENS: [usize; 5] = [1, 4, 16, 64, 256];
+/// Those of a prompt: weights are repacked for them.
+const MANY_TOKENS: [usize; 3] = [16, 64, 256];
 /// Of each type, number of threads and number of tokens.
-const KERNEL_TIME: Duration = Duration::from_millis(100);
+const KERNEL_TIME: Duration = Duration::from_millis(60);
 /// Of a model with more types, those with most bytes.
 const MAX_TYPES: usize = 4;
 /// Where the file is no model.
@@ -89,7 +95,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let compute = measured.compute.get_or_insert_default();
     // What does not need llama.cpp is worth keeping without it.
-    if let Err(error) = add_kernels(compute, &types_of(args), threads) {
+    let question = Question {
+        types: types_of(&args.model),
+        threads: BTreeSet::from([1, threads.get()]),
+        repacked_with: None,
+    };
+    if let Err(error) = add_kernels(compute, &question) {
         eprintln!("tensorscope: llama.cpp's kernels were not measured: {error:#}");
     }
     let json = serde_json::to_string_pretty(&measured)?;
@@ -104,8 +115,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Types of the model's matrices, those with most bytes first.
-fn types_of(args: &Args) -> Vec<GgmlType> {
-    let Ok(model) = gguf::Model::open(&args.model) else {
+pub fn types_of(path: &Path) -> Vec<GgmlType> {
+    let Ok(model) = gguf::Model::open(path) else {
         return USUAL_TYPES.to_vec();
     };
     let mut bytes: BTreeMap<GgmlType, u64> = BTreeMap::new();
@@ -118,19 +129,27 @@ fn types_of(args: &Args) -> Vec<GgmlType> {
     types.take(MAX_TYPES).collect()
 }
 
-fn add_kernels(
-    compute: &mut ComputeCeiling,
-    types: &[GgmlType],
-    threads: NonZeroUsize,
-) -> anyhow::Result<()> {
+/// What is measured of llama.cpp's kernels.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    pub types: Vec<GgmlType>,
+    pub threads: BTreeSet<usize>,
+    /// With this number of them also of repacked weights.
+    pub repacked_with: Option<usize>,
+}
+
+/// Measures llama.cpp's kernels, in some seconds.
+pub fn add_kernels(compute: &mut ComputeCeiling, question: &Question) -> anyhow::Result<()> {
     let budget_bytes = MemoryOptions::for_this_machine().budget_bytes;
-    let mut counts = vec![1, threads.get()];
-    counts.dedup();
-    let steps = (counts.len() * types.len()) as u64;
+    let steps = (question.threads.len() * question.types.len()) as u64;
     let bar = progress::bar(steps, "measuring llama.cpp's kernels", "kernels");
-    for threads in counts {
+    for &threads in &question.threads {
         let kernels = Kernels::new(threads, KERNEL_TIME, budget_bytes)?;
-        for &ty in types {
+        compute.nodes.push(NodeCeiling {
+            threads,
+            nanos: kernels.node().median * 1e9,
+        });
+        for &ty in &question.types {
             if signals::stop_asked() {
                 return Ok(());
             }
@@ -139,18 +158,27 @@ fn add_kernels(
                 columns: COLUMNS,
                 rows: ROWS,
             };
-            // Nothing for a type that llama.cpp has no product of.
-            let timings = kernels.product(matrix, &TOKENS).unwrap_or_default();
-            compute
-                .kernels
-                .extend(timings.into_iter().map(|(tokens, timing)| KernelCeiling {
+            let ceiling = |is_repacked: bool| {
+                move |(tokens, timing): (usize, Timing)| KernelCeiling {
                     weight_type: ty.name().to_owned(),
                     tokens,
                     threads,
                     // A product and a sum for each weight and token; of the fastest round, because
                     // a delay makes longer and nothing makes shorter.
                     flops_per_second: (2.0 * tokens as f64 / timing.best) as u64,
-                }));
+                    is_repacked,
+                }
+            };
+            // Nothing for a type that llama.cpp has no product of.
+            let plain = kernels.product(matrix, &TOKENS).unwrap_or_default();
+            compute
+                .kernels
+                .extend(plain.into_iter().map(ceiling(false)));
+            if question.repacked_with == Some(threads) {
+                let repacked = kernels.repacked_product(matrix, &MANY_TOKENS);
+                let repacked = repacked.unwrap_or_default().into_iter();
+                compute.kernels.extend(repacked.map(ceiling(true)));
+            }
             bar.inc(1);
         }
     }
@@ -186,14 +214,22 @@ fn text(measured: &Ceilings) -> String {
                 support::text::count(part.threads as u64, "thread"),
             );
         }
-        for part in &compute.kernels {
+        // A line for each type and number of threads, by tokens.
+        let is_same = |a: &KernelCeiling, b: &KernelCeiling| {
+            (&a.weight_type, a.threads) == (&b.weight_type, b.threads)
+        };
+        for parts in compute.kernels.chunk_by(is_same) {
+            let joined = |of: &dyn Fn(&KernelCeiling) -> String| {
+                let texts: Vec<String> = parts.iter().map(of).collect();
+                texts.join(", ")
+            };
             let _ = write!(
                 text,
-                "\nkernels {} GFLOP/s  (llama.cpp, {} weights, {} at once, {})",
-                giga(part.flops_per_second),
-                part.weight_type,
-                support::text::count(part.tokens as u64, "token"),
-                support::text::count(part.threads as u64, "thread"),
+                "\nkernels {} GFLOP/s  (llama.cpp, {} weights, {}: {} tokens at once)",
+                joined(&|part| giga(part.flops_per_second)),
+                parts[0].weight_type,
+                support::text::count(parts[0].threads as u64, "thread"),
+                joined(&|part| part.tokens.to_string()),
             );
         }
     }

@@ -1,6 +1,6 @@
 //! `tensorscope bench`: measurements that compare things within one run.
 
-mod ceilings;
+pub mod ceilings;
 mod estimate;
 mod feed;
 pub mod machine;

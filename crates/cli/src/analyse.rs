@@ -34,7 +34,7 @@ use trace::format::Checksum;
 
 use launch::planning;
 
-use crate::setup::setup_of;
+use crate::{diagnose::measured::Measured, setup::setup_of};
 
 /// Everything that `report --json` prints about a run besides its sums.
 #[derive(Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub struct Results {
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
 const KEPT_FILE: &str = "analysis.json";
 /// Counts up whenever results change between two releases.
-const KEPT_REVISION: u32 = 4;
+const KEPT_REVISION: u32 = 5;
 
 /// The first line of that file, about the results behind it. `record` leaves them for every
 /// later `report` and `view`: exact curves of 10⁸ accesses take a minute.
@@ -99,13 +99,28 @@ impl AnalyseProps {
 
 /// The answers to the default question: those that were kept, or computed now and kept.
 pub fn results(run: &Run) -> anyhow::Result<Results> {
-    if let Some(results) = kept(run) {
-        return Ok(results);
+    let mut results = match kept(run) {
+        Some(results) => results,
+        None => {
+            let results = analyse(run, &AnalyseProps::default())?;
+            // A run on a disk that cannot be written to is analysed each time.
+            let _ = keep(run, &results);
+            results
+        }
+    };
+    // `diagnose` has measured the machine of the run, perhaps since these were kept.
+    results.roofline = Measured::kept(run).roofline(&results.facts.classes);
+    if let Some(roofline) = &results.roofline {
+        say_roofline(&mut results.findings, roofline);
     }
-    let results = analyse(run, &AnalyseProps::default())?;
-    // A run on a disk that cannot be written to is analysed each time.
-    let _ = keep(run, &results);
     Ok(results)
+}
+
+/// Behind where the time went.
+fn say_roofline(list: &mut Vec<Finding>, roofline: &Roofline) {
+    let time = list.iter().rposition(|finding| finding.topic == "time");
+    let at = time.map_or(list.len(), |at| at + 1);
+    list.splice(at..at, findings::roofline(roofline));
 }
 
 fn kept(run: &Run) -> Option<Results> {
@@ -171,12 +186,10 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         .map_or_else(Vec::new, findings::underneath);
     list.extend(findings(&facts, opportunities));
     let ceilings = props.ceilings.as_ref();
-    let roofline = ceilings.map(|ceilings| Roofline::of(&facts.classes, ceilings));
+    let roofline = ceilings
+        .map(|ceilings| Roofline::of(&facts.classes, &ceilings.memory, ceilings.compute.as_ref()));
     if let Some(roofline) = &roofline {
-        // Behind where the time went.
-        let time = list.iter().rposition(|finding| finding.topic == "time");
-        let at = time.map_or(list.len(), |at| at + 1);
-        list.splice(at..at, findings::roofline(roofline));
+        say_roofline(&mut list, roofline);
     }
     let grounds = Grounds {
         facts: &facts,

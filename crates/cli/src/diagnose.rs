@@ -6,9 +6,12 @@ use std::{
     process::ExitCode,
 };
 
-mod measured;
+pub mod measured;
 
-use analysis::time_stack::{self, Bytes, PhaseTime};
+use analysis::{
+    roofline::Roofline,
+    time_stack::{self, Bytes, PhaseTime},
+};
 use anyhow::Context as _;
 use bench::verify;
 use diagnose::{Diagnosis, Inputs};
@@ -26,6 +29,9 @@ use crate::{
     analyse::{AnalyseProps, Results, analyse, model_of, read_ceilings, results},
     setup::setup_of,
 };
+
+/// Of the samples; more say too little about what threads do.
+const MANY_UNNAMED: f64 = 0.5;
 
 /// Say why a run is slow, what to change, by how much that helps, and check it
 ///
@@ -115,7 +121,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Some(path) = &args.run else {
         let mut diagnosis = diagnose::diagnose_imported(imported, &rules);
         diagnosis.missing = imports.iter().flat_map(|i| i.notes.clone()).collect();
-        return print(args, &diagnosis, &[], true);
+        return print(args, &diagnosis, None, &[], true);
     };
     let run = open_run(path)?;
     let kept = imports::kept(run.path()).with_context(|| run.path().display().to_string())?;
@@ -126,7 +132,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .collect();
     let results = results(&run)?;
     let times = times(&run, &results)?;
-    let measured = args.measured(&run, &times.1)?;
+    let threads = threads_of(&results, &times.0);
+    let measured = args.measured(&run, &times.1, threads)?;
     let mut diagnosis = diagnosis_of(&run, &results, &times, &measured, &rules, &imported)?;
     let notes = imports.iter().flat_map(|i| i.notes.clone());
     diagnosis.missing.extend(notes);
@@ -144,14 +151,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => verify::verify(&run, &diagnosis, usize::from(args.rounds))?,
         false => Vec::new(),
     };
-    print(args, &diagnosis, &verified, is_whole)
+    let roofline = measured.roofline(&results.facts.classes);
+    print(args, &diagnosis, roofline.as_ref(), &verified, is_whole)
 }
 
 /// What a run shows by itself, with the rules that come with the program: for `report` and
 /// `view`.
 pub fn of_run(run: &Run, results: &Results) -> anyhow::Result<Diagnosis> {
     let times = times(run, results)?;
-    let measured = Measured::of(run, &times.1, Measure::Never);
+    let measured = Measured::kept(run);
     let kept = imports::kept(run.path()).with_context(|| run.path().display().to_string())?;
     let imported: Vec<Subject> = kept.into_iter().flat_map(|kept| kept.subjects).collect();
     let rules = RuleSet::shipped();
@@ -175,7 +183,7 @@ fn diagnosis_of(
         times,
         metadata: run.metadata(),
         setup: &setup,
-        ceilings,
+        ceilings: ceilings.clone(),
         threads: &bytes.threads(),
         better_kernels: better_kernels(run),
         fed_nanos_per_token: fed_nanos(run, times, measured)?,
@@ -190,6 +198,13 @@ fn diagnosis_of(
         diagnosis.missing.push(
             "what threads did was not recorded: whether an operation computed or waited is not known; \
              record with --cpu (and --faults --io for what they waited for)"
+                .to_owned(),
+        );
+    }
+    if times.iter().any(|time| time.unnamed_share > MANY_UNNAMED) {
+        diagnosis.missing.push(
+            "most functions of the program have no names (its symbols were stripped): threads that wait for \
+             each other look as if they computed; run a program that has its symbols"
                 .to_owned(),
         );
     }
@@ -265,19 +280,23 @@ impl Args {
     }
 
     /// As given; else measured now, where the run is of this machine.
-    fn measured(&self, run: &Run, times: &[PhaseTime]) -> anyhow::Result<Measured> {
+    fn measured(
+        &self,
+        run: &Run,
+        times: &[PhaseTime],
+        threads: Option<usize>,
+    ) -> anyhow::Result<Measured> {
         let Some(file) = &self.ceilings else {
             let here = run.metadata().is_some_and(is_this_machine);
             let measure = match here && !self.no_measure {
                 true => Measure::Now,
                 false => Measure::Never,
             };
-            return Ok(Measured::of(run, times, measure));
+            return Ok(Measured::of(run, times, threads, measure));
         };
         let given = read_ceilings(file)?;
-        let compute = given.compute.as_ref();
         Ok(Measured {
-            flops_per_second: compute.and_then(|c| c.flops_with_threads(given.cpu_threads)),
+            compute: given.compute,
             memory: Some(given.memory),
             disk: Some(given.disk),
         })
@@ -339,12 +358,14 @@ fn fed_nanos(run: &Run, times: &[PhaseTime], measured: &Measured) -> anyhow::Res
 fn print(
     args: &Args,
     diagnosis: &Diagnosis,
+    roofline: Option<&Roofline>,
     verified: &[verify::Verified],
     is_whole: bool,
 ) -> anyhow::Result<ExitCode> {
     if args.json {
         let mut value = serde_json::to_value(diagnosis)?;
         value["run"] = json!(args.run.as_deref().map(Path::to_string_lossy));
+        value["roofline"] = serde_json::to_value(roofline)?;
         if args.verify {
             value["verified"] = serde_json::to_value(verified)?;
         }

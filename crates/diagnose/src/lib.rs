@@ -17,7 +17,7 @@ use rules::{Cause, NotEvaluated, RuleSet, Subject};
 use serde::Serialize;
 
 pub use metrics::{Ceilings, Inputs};
-pub use stack::{Part, PhaseStack};
+pub use stack::{CallShare, Part, PhaseStack};
 
 /// Everything that `diagnose --json` prints about a run, or about other tools' files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -170,6 +170,7 @@ mod tests {
             of::<Ranked>(),
             of::<PhaseStack>(),
             of::<Part>(),
+            of::<CallShare>(),
         ];
         let text = format!(
             "// Written by a test of crates/diagnose/src/lib.rs; change that.\n\

@@ -10,21 +10,24 @@ use analysis::{
     traffic::TimeRow,
     underneath::UnderneathResults,
 };
-use rules::{Metrics, Subject, Unit};
+use kernelio::compute::ComputeCeiling;
+use rules::{Metric, Metrics, Subject, Unit};
 use rundir::metadata::Metadata;
 
 use crate::stack::PhaseStack;
 
+mod products;
+
 /// What memory gives to threads, in bytes a second.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ceilings {
     /// To as many threads as the run had.
     pub memory: Option<u64>,
     /// To all processors that the run may have.
     pub memory_all: Option<u64>,
     pub disk: Option<u64>,
-    /// Products of 32-bit numbers, with all processors.
-    pub flops_per_second: Option<f64>,
+    /// Arithmetic, and llama.cpp's products with weights of the model's types.
+    pub compute: Option<ComputeCeiling>,
 }
 
 /// What a run is diagnosed from.
@@ -97,6 +100,7 @@ impl Of<'_> {
         self.operations();
         self.settings();
         self.machine();
+        self.products();
         let name = self.stack.name.clone();
         let more = self.inputs.more.iter();
         for other in more.filter(|s| s.kind == "phase" && s.name == name) {
@@ -270,7 +274,7 @@ impl Of<'_> {
             rate,
             BYTES_QUERY,
         );
-        let ceilings = self.inputs.ceilings;
+        let ceilings = &self.inputs.ceilings;
         let measured = "tensorscope bench ceilings";
         self.put_known(
             "memory.ceiling",
@@ -293,9 +297,6 @@ impl Of<'_> {
             let nanos = (weights + kv) * 1e9 / (ceiling.max(1) as f64 * REACHED_OF_MEMORY);
             let share = nanos / self.stack.nanos.max(1) as f64;
             self.put("memory.least_share", Unit::Share, share, BYTES_QUERY);
-        }
-        if let Some(flops) = ceilings.flops_per_second {
-            self.put("compute.ceiling", Unit::FlopsPerSecond, flops, measured);
         }
         if let Some(nanos) = self.inputs.fed_nanos_per_token {
             let source = "tensorscope plan RUN --memory SIZE";
@@ -366,7 +367,7 @@ impl Of<'_> {
                     IO_QUERY,
                 );
                 let needed = self.metrics.get("weights.bytes_per_evaluation");
-                let needed = needed.and_then(rules::Metric::as_number).unwrap_or(0.0);
+                let needed = needed.and_then(Metric::as_number).unwrap_or(0.0);
                 let each = bytes as f64 / self.stack.evaluations.max(1) as f64;
                 self.put("read.factor", Unit::Times, each / needed.max(1.0), IO_QUERY);
             }
@@ -433,6 +434,10 @@ impl Of<'_> {
             (
                 "time.kv_products",
                 share(&|row| is_product(row) && is_kv(row)),
+            ),
+            (
+                "time.casts",
+                share(&|row| row.op.starts_with("CPY") && is_kv(row)),
             ),
             ("time.softmax", share(&|row| row.op.contains("SOFT_MAX"))),
             (

@@ -1,6 +1,7 @@
 //! The time of a token as a stack: parts that add up, each a share of it.
 
 use analysis::time_stack::PhaseTime;
+use imports::calls::category;
 use serde::{Deserialize, Serialize};
 
 /// Where the time of one phase went.
@@ -18,6 +19,9 @@ pub struct PhaseStack {
     pub nanos: u64,
     /// What is known; shares add up to 1.
     pub stack: Vec<Part>,
+    /// By falling share; of samples, so only where threads were watched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub system_calls: Vec<CallShare>,
     /// In a sentence: the wall, or headroom.
     pub verdict: String,
 }
@@ -32,6 +36,18 @@ pub struct Part {
     pub share: f64,
     /// Of one token.
     pub nanos: f64,
+}
+
+/// System calls of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(ts_rs::TS))]
+pub struct CallShare {
+    /// One of `imports::calls::Category`, for people.
+    pub category: String,
+    /// Of the time that threads had, running in such a call.
+    pub share: f64,
+    /// Names of these calls, the one with most time first.
+    pub calls: Vec<String>,
 }
 
 /// Names of the parts in the order in which they are shown, and what people call them.
@@ -116,6 +132,7 @@ impl PhaseStack {
             tokens_per_second: time.tokens as f64 / seconds.max(1e-9),
             nanos: time.nanos,
             stack: parts,
+            system_calls: system_calls(time),
             verdict: String::new(),
         }
     }
@@ -126,6 +143,28 @@ impl PhaseStack {
             .find(|part| part.name == name)
             .map(|p| p.share)
     }
+}
+
+fn system_calls(time: &PhaseTime) -> Vec<CallShare> {
+    let whole = time.threads.as_ref().map_or(0, |threads| threads.nanos);
+    let mut shares: Vec<CallShare> = Vec::new();
+    for call in time.system_calls.iter().filter(|_| whole > 0) {
+        let category = category(&call.name).name().replace('_', " ");
+        let share = call.nanos as f64 / whole as f64;
+        match shares.iter_mut().find(|known| known.category == category) {
+            Some(known) => {
+                known.share += share;
+                known.calls.push(call.name.clone());
+            }
+            None => shares.push(CallShare {
+                category,
+                share,
+                calls: vec![call.name.clone()],
+            }),
+        }
+    }
+    shares.sort_by(|a, b| b.share.total_cmp(&a.share));
+    shares
 }
 
 /// Time in which memory can give so many bytes; a ceiling that was measured may be a little

@@ -6,6 +6,8 @@
 //! gone when it is read again. And they lie in a file that is mapped, so that they are the kind
 //! of memory that a model's are; own memory was not seen to differ beyond the noise.
 
+mod choices;
+
 use std::{
     io::{self, Write as _},
     time::{Duration, Instant},

@@ -309,7 +309,7 @@ pub fn compiled_for() -> Vec<String> {
 }
 
 /// A function of the chosen variant; null where it has none of this name.
-fn function(name: &CStr) -> *mut c_void {
+pub(crate) fn function(name: &CStr) -> *mut c_void {
     // SAFETY: a registration and a valid string.
     unsafe { sys::ggml_backend_reg_get_proc_address(__wrap_ggml_backend_cpu_reg(), name.as_ptr()) }
 }

@@ -28,6 +28,9 @@ pub struct ComputeCeiling {
     /// Matrix products of llama.cpp; empty where they were not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<KernelCeiling>,
+    /// Nodes with next to nothing to do: threads meet after each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<NodeCeiling>,
     /// Which of its kernels these are: the name of their instruction set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels_of: Option<String>,
@@ -48,6 +51,16 @@ pub struct KernelCeiling {
     pub tokens: usize,
     pub threads: usize,
     pub flops_per_second: u64,
+    /// With weights in the order that llama.cpp's repacking gives them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_repacked: bool,
+}
+
+/// A node that computes next to nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeCeiling {
+    pub threads: usize,
+    pub nanos: f64,
 }
 
 /// Vector instructions.
@@ -118,9 +131,68 @@ impl ComputeCeiling {
         (best > 0.0).then_some(best)
     }
 
+    /// What llama.cpp's products with weights of a type reach with so many tokens at once: between
+    /// two numbers of tokens that were measured, in proportion to their logarithms.
+    pub fn product_with_tokens(
+        &self,
+        weight_type: &str,
+        tokens: usize,
+        threads: usize,
+    ) -> Option<f64> {
+        self.with_tokens(weight_type, false, tokens, threads)
+    }
+
+    /// The same with repacked weights.
+    pub fn repacked_with_tokens(
+        &self,
+        weight_type: &str,
+        tokens: usize,
+        threads: usize,
+    ) -> Option<f64> {
+        self.with_tokens(weight_type, true, tokens, threads)
+    }
+
+    /// Nanoseconds of a node that computes next to nothing.
+    pub fn node_with_threads(&self, threads: usize) -> Option<f64> {
+        at_threads(self.nodes.iter().map(|n| (n.threads, n.nanos)), threads)
+    }
+
+    fn with_tokens(
+        &self,
+        weight_type: &str,
+        is_repacked: bool,
+        tokens: usize,
+        threads: usize,
+    ) -> Option<f64> {
+        let of_type = || {
+            let kernels = self.kernels.iter();
+            kernels.filter(|k| k.weight_type == weight_type && k.is_repacked == is_repacked)
+        };
+        let at = |tokens: usize| {
+            let of_tokens = of_type().filter(|k| k.tokens == tokens);
+            let figures = of_tokens.map(|k| (k.threads, k.flops_per_second as f64));
+            at_threads(figures, threads).filter(|&flops| flops > 0.0)
+        };
+        let counts = || of_type().map(|k| k.tokens);
+        let below = counts().filter(|&count| count <= tokens).max();
+        let above = counts().filter(|&count| count >= tokens).min();
+        match (below, above) {
+            (Some(below), Some(above)) if below < above => {
+                let (less, more) = (at(below)?, at(above)?);
+                let log = |count: usize| (count.max(1) as f64).ln();
+                let part = (log(tokens) - log(below)) / (log(above) - log(below));
+                Some(less * (more / less).powf(part))
+            }
+            (below, above) => at(below.or(above)?),
+        }
+    }
+
     /// What llama.cpp's products with weights of a type reach at best, with so many threads.
     pub fn kernel_with_threads(&self, weight_type: &str, threads: usize) -> Option<f64> {
-        let of_type = || self.kernels.iter().filter(|k| k.weight_type == weight_type);
+        let of_type = || {
+            let kernels = self.kernels.iter();
+            kernels.filter(|k| k.weight_type == weight_type && !k.is_repacked)
+        };
         let most_tokens = of_type().map(|k| k.tokens).max()?;
         let of_tokens = of_type().filter(|k| k.tokens == most_tokens);
         let figures = of_tokens.map(|k| (k.threads, k.flops_per_second as f64));
@@ -296,6 +368,7 @@ mod tests {
             tokens,
             threads,
             flops_per_second,
+            is_repacked: false,
         };
         let ceiling = ComputeCeiling {
             registers: vec![
@@ -305,7 +378,7 @@ mod tests {
                 register(Instructions::Avx2, 4, 80),
             ],
             kernels: vec![kernel(1, 1, 5), kernel(256, 1, 15), kernel(256, 2, 30)],
-            kernels_of: None,
+            ..ComputeCeiling::default()
         };
         assert_eq!(ceiling.flops_with_threads(1), Some(20.0));
         assert_eq!(ceiling.flops_with_threads(2), Some(40.0));
@@ -313,6 +386,13 @@ mod tests {
         assert_eq!(ceiling.kernel_with_threads("q4_0", 1), Some(15.0));
         assert_eq!(ceiling.kernel_with_threads("q4_0", 2), Some(30.0));
         assert_eq!(ceiling.kernel_with_threads("q8_0", 2), None);
+        let with = |tokens, threads| ceiling.product_with_tokens("q4_0", tokens, threads);
+        assert_eq!([with(1, 1), with(256, 2)], [Some(5.0), Some(30.0)]);
+        // 16 is in the middle of 1 and 256, by their logarithms; beyond both the nearest holds.
+        let between = with(16, 1).unwrap();
+        assert!((between - 75f64.sqrt()).abs() < 1e-9, "{between}");
+        assert_eq!(with(512, 1), Some(15.0));
+        assert_eq!(ceiling.product_with_tokens("q8_0", 1, 1), None);
         assert_eq!(ComputeCeiling::default().flops_with_threads(2), None);
     }
 }

@@ -87,7 +87,26 @@ fn stack(out: &mut String, phase: &PhaseStack) {
             width = width.unwrap_or(0)
         );
     }
+    if let Some(calls) = system_calls(phase) {
+        let _ = writeln!(out, "  {calls}");
+    }
     let _ = writeln!(out, "  {}\n", plain(&phase.verdict));
+}
+
+/// Kinds of system calls that are worth a word.
+pub(crate) fn system_calls(phase: &PhaseStack) -> Option<String> {
+    let kinds = phase.system_calls.iter();
+    let kinds = kinds.filter(|kind| kind.share >= MIN_SHARE).map(|kind| {
+        let names = kind.calls.join(", ");
+        format!("{} {:.1} % ({names})", kind.category, kind.share * 100.0)
+    });
+    let kinds: Vec<String> = kinds.collect();
+    (!kinds.is_empty()).then(|| {
+        format!(
+            "in system calls, of the threads' time: {}",
+            kinds.join("; ")
+        )
+    })
 }
 
 fn cause(out: &mut String, number: usize, ranked: &Ranked, sources: Sources) {

@@ -56,6 +56,10 @@ nanos: number,
  */
 stack: Array<Part>, 
 /**
+ * By falling share; of samples, so only where threads were watched.
+ */
+system_calls?: Array<CallShare>, 
+/**
  * In a sentence: the wall, or headroom.
  */
 verdict: string, };
@@ -72,3 +76,20 @@ title: string, share: number,
  * Of one token.
  */
 nanos: number, };
+
+/**
+ * System calls of one kind.
+ */
+export type CallShare = { 
+/**
+ * One of `imports::calls::Category`, for people.
+ */
+category: string, 
+/**
+ * Of the time that threads had, running in such a call.
+ */
+share: number, 
+/**
+ * Names of these calls, the one with most time first.
+ */
+calls: Array<string>, };

@@ -71,3 +71,19 @@ fn kernels_take_time_and_more_tokens_take_more() {
     };
     assert_eq!(kernels.product(odd, &[1]), None);
 }
+
+#[test]
+fn repacked_weights_are_timed_too() {
+    let _alone = alone();
+    let kernels = Kernels::new(2, Duration::from_millis(1), 64 << 20).unwrap();
+    let matrix = |ty| Matrix {
+        ty,
+        columns: 512,
+        rows: 256,
+    };
+    // Only where this processor has such kernels.
+    if let Some(times) = kernels.repacked_product(matrix(GgmlType::Q4_0), &[64]) {
+        assert!(is_sound(&times[0].1), "{times:?}");
+    }
+    assert_eq!(kernels.repacked_product(matrix(GgmlType::F32), &[64]), None);
+}

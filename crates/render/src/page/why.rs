@@ -12,7 +12,7 @@ use super::{
     with_code,
 };
 use crate::{
-    diagnosis::{gain, no_cause, shown_parts},
+    diagnosis::{gain, no_cause, shown_parts, system_calls},
     palette::Category,
     plot::{
         Canvas, Unit,
@@ -96,6 +96,13 @@ fn phase_html(phase: &PhaseStack) -> String {
         );
     }
     out.push_str("</tbody>\n</table>\n");
+    if let Some(calls) = system_calls(phase) {
+        let _ = writeln!(
+            out,
+            "<p class=\"note\">{}</p>",
+            escape(&capitalised(&calls))
+        );
+    }
     if !phase.verdict.is_empty() {
         let verdict = emphasised(&capitalised(&phase.verdict));
         let _ = writeln!(out, "<p>{verdict}.</p>");
@@ -245,6 +252,9 @@ pub(super) fn markdown(diagnosis: &Diagnosis) -> String {
                 percent(part.share),
                 Unit::Nanos.amount(part.nanos)
             );
+        }
+        if let Some(calls) = system_calls(phase) {
+            let _ = writeln!(out, "\n{}.", plain(&capitalised(&calls)));
         }
         if !phase.verdict.is_empty() {
             let _ = writeln!(out, "\n{}.", plain(&capitalised(&phase.verdict)));

@@ -100,6 +100,26 @@ pub const PHASE: &[Name] = &[
         "of the phase's time, what its bytes take at the speed that llama.cpp's kernels reach with all processors",
     ),
     (
+        "pass.predicted_nanos",
+        "a pass with all threads on processors of their own, or with all processors, by llama.cpp's kernels as they were measured here",
+    ),
+    (
+        "pass.more_processors",
+        "how many times as fast that is as a pass with the processors that the threads have",
+    ),
+    (
+        "pass.larger_batch_nanos",
+        "a token of a pass with all tokens of the phase at once, up to 512, likewise",
+    ),
+    (
+        "products.repacked",
+        "how many times as fast products are with repacked weights",
+    ),
+    (
+        "products.of_best",
+        "of the speed that llama.cpp's products were measured to have here with as many tokens and threads, what they had in the phase",
+    ),
+    (
         "compute.ceiling",
         "products of 32-bit numbers a second, of all processors",
     ),
@@ -140,6 +160,7 @@ pub const PHASE: &[Name] = &[
         "of the time in operations, products with weights",
     ),
     ("time.kv_products", "… with the KV cache"),
+    ("time.casts", "… making another type of the KV cache"),
     ("time.softmax", "… softmax"),
     ("time.flash_attention", "… flash attention"),
     ("time.head", "… with the output matrix"),
