@@ -7,7 +7,7 @@
  * when that has taken long. So panning neither floods the server nor starves.
  * Answers are kept in a small cache, which a new version of a live run empties.
  */
-import type { LineChart } from './generated/charts';
+import type { LineChart, RooflineChart } from './generated/charts';
 import type { Diagnosis } from './generated/diagnose';
 import { filterParams, type Filter } from './state';
 import type {
@@ -184,6 +184,10 @@ export class Api {
   /** Where the time of a token goes, and what makes it slow; null where nobody asked. */
   why(): Promise<Diagnosis | null> {
     return this.json(this.of('why'), {});
+  }
+  /** What classes of nodes reached of what the hardware gives; null where that was not measured. */
+  roofline(): Promise<RooflineChart | null> {
+    return this.json(this.of('roofline'), {});
   }
   compare<T = unknown>(a: number, b: number): Promise<T> {
     return this.json('api/compare', { a, b });

@@ -4,6 +4,10 @@
 //! server and draws it with a pointer in mind. What the viewer lets people choose is a
 //! parameter here, and the report takes the default.
 
+mod roofline;
+
+pub use roofline::{Roof, RooflineChart, RooflinePoint, roofline};
+
 use analysis::{
     cache_trace::{Count, Counts, Scope},
     curves::{CurvePoint, Curves},
@@ -322,6 +326,9 @@ mod tests {
             of::<Line>(),
             of::<Category>(),
             of::<Unit>(),
+            of::<RooflineChart>(),
+            of::<Roof>(),
+            of::<RooflinePoint>(),
         ];
         let text = format!(
             "// Written by a test of crates/render/src/charts.rs; change that.\n{}",

@@ -1,7 +1,7 @@
 //! Views that are parts of the analysis (`report --json`), as they are; and charts of it,
 //! which are those of the report.
 
-use analysis::cache_trace::Scope;
+use analysis::{cache_trace::Scope, roofline::Roofline};
 use render::charts::{self, CountBy, Pool};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -27,6 +27,12 @@ pub(crate) fn findings(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal
 /// Null of a program that gives none.
 pub(crate) fn why(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal> {
     Reply::json(&at(&*run.results()?, "/diagnosis"))
+}
+
+/// Null where it is not known what the hardware gives.
+pub(crate) fn roofline(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal> {
+    let roofline = part::<Roofline>(&*run.results()?, "/roofline")?;
+    Reply::json(&roofline.and_then(|roofline| charts::roofline(&roofline)))
 }
 
 pub(crate) fn attention(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal> {

@@ -24,7 +24,7 @@ pub(crate) struct View {
     pub ask: fn(&HostedRun, &Parameters) -> Result<Reply, Refusal>,
 }
 
-pub(crate) const VIEWS: [View; 21] = [
+pub(crate) const VIEWS: [View; 22] = [
     quick("info", &["since"], info),
     quick("tokens", &["from", "to"], tokens),
     quick("summary", &[], summary),
@@ -56,6 +56,7 @@ pub(crate) const VIEWS: [View; 21] = [
     analysis("memory", results::memory),
     analysis("findings", results::findings),
     analysis("why", results::why),
+    analysis("roofline", results::roofline),
     analysis("results", results::all),
 ];
 

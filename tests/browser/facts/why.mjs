@@ -8,7 +8,7 @@ import { parseCsv } from '../harness.mjs';
 import { look } from '../png.mjs';
 
 /** The demo run was recorded without --cpu. */
-export async function facts(bench, server, { moe }) {
+export async function facts(bench, server, { moe, moeModel }) {
   const why = await server.json('api/0/why');
   const report = join(bench.folder, 'why.html');
   bench.tensorscope('report', moe, '--html', '-o', report);
@@ -112,6 +112,14 @@ export async function facts(bench, server, { moe }) {
     assert.ok(Math.abs(sum - 1) < 1e-6, `the parts of generate are ${sum}`);
     assert.equal(rows.filter(([row]) => row === 'cause').length, why.causes.length);
   });
+  await bench.fact('why: without measured ceilings the roofline says how to get them', async (t) => {
+    assert.equal(await server.json('api/0/roofline'), null);
+    const page = await t.page();
+    await visit(page, server, '#view=why');
+    assert.match(await page.innerText('main'), /tensorscope diagnose RUN/);
+    assert.equal(await page.locator('.why-roofline canvas:visible').count(), 0);
+  });
+  await roofline(bench, moe, moeModel);
   await bench.fact('why: the report says the same, in the same colours', async (t) => {
     const { diagnosis } = JSON.parse(bench.tensorscope('report', moe, '--json'));
     assert.deepEqual(diagnosis.phases, why.phases);
@@ -124,6 +132,54 @@ export async function facts(bench, server, { moe }) {
     assert.deepEqual(filled, seen);
     const titles = await section.locator('.causes .cause').allInnerTexts();
     assert.deepEqual(titles.map((title) => title.toLowerCase().split(' generate, ')[0].split(' prompt, ')[0]), why.causes.map((cause) => cause.title.toLowerCase()));
+  });
+}
+
+/** The same run, by a server that was told what this machine gives. */
+async function roofline(bench, moe, model) {
+  const ceilings = join(bench.folder, 'ceilings.json');
+  bench.tensorscope('bench', 'ceilings', '-m', model, '-o', ceilings);
+  const server = await bench.serve(moe, '--ceilings', ceilings);
+  const chart = await server.json('api/0/roofline');
+  await bench.fact('why: the roofline draws every class below its roofs, and a pointer reads one', async (t) => {
+    assert.ok(chart.memory.length >= 1 && chart.compute.length >= 1 && chart.points.length >= 5, JSON.stringify(chart).slice(0, 200));
+    const page = await t.page();
+    await visit(page, server, '#view=why');
+    const canvas = page.locator('.why-roofline canvas');
+    await canvas.scrollIntoViewIfNeeded();
+    const { colours, drawn } = look(await canvas.screenshot());
+    assert.ok(colours >= 6 && drawn > 0.02, `${colours} colours, ${drawn.toFixed(3)} drawn`);
+    const rows = await page.locator('.why-classes tbody th').allInnerTexts();
+    assert.deepEqual(rows, chart.points.slice(0, rows.length).map((point) => point.name));
+    // Somewhere on the picture is a point: the pointer goes over it in a grid.
+    const box = await canvas.boundingBox();
+    let said = '';
+    for (let x = 70; x < box.width && !said; x += 6) {
+      for (let y = 20; y < box.height - 40 && !said; y += 6) {
+        await page.mouse.move(box.x + x, box.y + y);
+        said = await page.locator('.tooltip:visible').allInnerTexts().then((all) => all.join(''));
+      }
+    }
+    assert.match(said, /of the roof/);
+    assert.ok(chart.points.some((point) => said.includes(point.name)), said);
+  });
+  await bench.fact('why: phase and tokens at once choose classes of the roofline, a link keeps the choice, CSV has it', async (t) => {
+    const page = await t.page();
+    await visit(page, server, '#view=why&phase=generate');
+    const phases = await page.locator('.why-classes tbody td:nth-child(2)').allInnerTexts();
+    assert.ok(phases.length > 0 && phases.every((phase) => phase === 'generate'), phases.join());
+    await visit(page, server, '#view=why');
+    const batch = Math.max(...chart.points.map((point) => point.batch));
+    await page.click(`.why-roofline .segmented button[data-value="${batch}"]`);
+    await page.waitForFunction(() => location.hash.includes('why.batch='));
+    await settled(page, 'why');
+    const expect = chart.points.filter((point) => point.batch === batch).map((point) => point.name);
+    assert.deepEqual(await page.locator('.why-classes tbody th').allInnerTexts(), expect.slice(0, 24));
+    await visit(page, server, new URL(page.url()).hash);
+    assert.deepEqual(await page.locator('.why-classes tbody th').allInnerTexts(), expect.slice(0, 24));
+    const rows = parseCsv((await saved(page, 'CSV')).toString('utf8'));
+    assert.equal(rows.filter(([row]) => row === 'roofline').length, expect.length);
+    assert.ok(rows.every((row) => row.length === rows[0].length));
   });
 }
 

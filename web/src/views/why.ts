@@ -19,13 +19,18 @@ import {
   ofPhase,
   partPercent,
   partRows,
+  systemCallsText,
   type PartRow,
 } from './parts/diagnosis';
 import { paced } from './parts/paced';
 import { Panels, Slot } from './parts/panels';
+import { ROOFLINE_COLUMNS, rooflineRows } from './parts/roofline';
+import { RooflinePlot } from './parts/roofline-plot';
 
 /** What stands behind which cards; `all`, or the rules' names. */
 const OPEN = 'why.open';
+const NO_ROOFLINE =
+  'What memory and arithmetic give was not measured: `tensorscope diagnose RUN` on the machine of the run does, or open the page with `--ceilings FILE`.';
 const NO_CAUSE = 'No cause found: nothing that a rule knows makes this slower than it has to be.';
 
 class Why implements View {
@@ -40,6 +45,8 @@ class Why implements View {
   private panels!: Panels;
   private slot!: Slot;
   private readonly content = h('div', { class: 'view-panels-inner' });
+  private roofline!: RooflinePlot;
+  private rooflineSlot!: Slot;
   private answer: Diagnosis | null = null;
   /** What is drawn now: drawing it again would take the focus away. */
   private drawn: { answer: Diagnosis | null; look: string } = { answer: null, look: '' };
@@ -52,7 +59,9 @@ class Why implements View {
     this.drawn = { answer: null, look: '' };
     this.panels = new Panels(root, app);
     this.slot = new Slot(this.content, 'analysing the run…');
-    this.panels.element.append(this.slot.element);
+    this.roofline = this.panels.keep(new RooflinePlot(app));
+    this.rooflineSlot = new Slot(this.roofline.element, '');
+    this.panels.element.append(this.slot.element, panel('Roofline', '', this.rooflineSlot.element));
   }
 
   unmount(): void {
@@ -70,6 +79,12 @@ class Why implements View {
       this.showFolds();
       return null;
     });
+    const roofline = paced(this.app, 'roofline', () => this.app.api.roofline());
+    await this.rooflineSlot.fill(roofline, (chart) => {
+      if (!chart) return NO_ROOFLINE;
+      this.roofline.show(chart, state.filter.phase);
+      return null;
+    });
   }
 
   onKey(event: KeyboardEvent): boolean {
@@ -79,7 +94,9 @@ class Why implements View {
   }
 
   exportCsv(): string {
-    return csv(CSV_COLUMNS, this.answer ? csvRows(this.answer) : []);
+    const rows = this.answer ? csvRows(this.answer) : [];
+    const classes = rooflineRows(this.roofline.shown, CSV_COLUMNS);
+    return csv([...CSV_COLUMNS, ...ROOFLINE_COLUMNS], [...rows, ...classes]);
   }
 
   exportCanvas(): HTMLCanvasElement {
@@ -97,6 +114,7 @@ class Why implements View {
           'Of one token on average, from the beginning of an evaluation to that of the next; of the filter bar only the phase counts here.',
           this.stacks(answer),
           partTable(answer, this.app),
+          ...answer.phases.map((phase) => verdict(phase.name, systemCallsText(phase))),
           ...answer.phases.map((phase) => verdict(phase.name, phase.verdict)),
         ),
       panel(

@@ -3,10 +3,11 @@
 #[cfg(test)]
 mod tests;
 
-use analysis::roofline::{ComputeRoof, MemoryRoof, Point, Roofline};
+use analysis::roofline::Roofline;
 
 use super::{Plot, Section, plural};
 use crate::{
+    charts::{self, Roof, RooflineChart, RooflinePoint},
     palette::Category,
     plot::{
         Axis, Canvas, Frame, Ticks, Unit,
@@ -35,72 +36,62 @@ const FLAT: f64 = 1.0;
 
 /// `None` without classes that compute.
 pub fn plot(roofline: &Roofline) -> Option<Plot> {
-    let drawn: Vec<Drawn> = roofline.points.iter().filter_map(Drawn::of).collect();
+    let chart = charts::roofline(roofline)?;
+    let drawn: Vec<Drawn> = chart.points.iter().map(Drawn::of).collect();
     let left_out = drawn.len().saturating_sub(MAX_POINTS);
     let drawn = &drawn[..drawn.len().min(MAX_POINTS)];
-    if drawn.is_empty() || roofline.memory.is_empty() {
-        return None;
-    }
-    let caption = format!(
-        "Operations for each byte that a node touches, against operations a second. The slope is what memory gives to the threads of the run, the flat lines are what they can compute: with 32-bit numbers in registers, and in llama.cpp’s products with weights of a type. A point is an op with weights of one type for one part of the model; its area is its time, its colour the part; round ones generate, square ones are of the prompt, a diamond is of neither. Its label says how much it reached of the lower roof above it. What is above the slope came from a cache. Nodes that compute nothing (copies, rows of the embedding) are not shown{}.",
-        match left_out {
-            0 => String::new(),
-            n => format!(
-                ", nor the {} that took least time",
-                plural(n as u64, "class")
-            ),
+    let caption = match left_out {
+        0 => format!("{}.", chart.caption),
+        n => {
+            let classes = plural(n as u64, "class");
+            format!("{}, nor the {classes} that took least time.", chart.caption)
         }
-    );
+    };
     Some(Plot::new(
         "roofline",
         Section::Work,
         "Roofline",
         caption,
-        draw(roofline, drawn),
+        draw(&chart, drawn),
     ))
 }
 
 /// A point with its place, as powers of ten.
 struct Drawn<'a> {
-    point: &'a Point,
+    point: &'a RooflinePoint,
     x: f64,
     y: f64,
 }
 
 impl Drawn<'_> {
-    /// `None` for what computes nothing.
-    fn of(point: &Point) -> Option<Drawn<'_>> {
-        let (x, y) = (point.intensity?.log10(), point.flops_per_second?.log10());
-        (x.is_finite() && y.is_finite()).then_some(Drawn { point, x, y })
-    }
-
-    fn category(&self) -> Category {
-        Category::of(&self.point.row.component)
+    fn of(point: &RooflinePoint) -> Drawn<'_> {
+        Drawn {
+            point,
+            x: point.intensity.log10(),
+            y: point.flops_per_second.log10(),
+        }
     }
 
     fn tip(&self) -> String {
-        let (point, row) = (self.point, &self.point.row);
-        let batch = match row.batch_from == row.batch_to {
-            true => plural(row.batch_to, "token"),
-            false => format!("{} to {}", row.batch_from, plural(row.batch_to, "token")),
-        };
+        let point = self.point;
         format!(
-            "{}, {} ({batch} at once): {} GFLOP/s, {} GB/s, {} operations a byte, {} of the roof, {}",
-            point.name(),
-            row.phase,
-            short(point.flops_per_second.unwrap_or(0.0) / 1e9),
+            "{}, {} ({} at once): {} GFLOP/s, {} GB/s, {} operations a byte, {} of the roof, {}",
+            point.name,
+            point.phase,
+            point.batch_text,
+            short(point.flops_per_second / 1e9),
             short(point.bytes_per_second / 1e9),
-            short(point.intensity.unwrap_or(0.0)),
+            short(point.intensity),
             Unit::Share.amount(point.share_of_ceiling),
-            Unit::Nanos.amount(row.nanos as f64),
+            Unit::Nanos.amount(point.nanos as f64),
         )
     }
 }
 
-fn draw(roofline: &Roofline, drawn: &[Drawn]) -> Canvas {
-    let memory = |roof: &MemoryRoof| roof.bytes_per_second.log10();
+fn draw(roofline: &RooflineChart, drawn: &[Drawn]) -> Canvas {
+    let memory = |roof: &Roof| roof.per_second.log10();
     let flats: Vec<f64> = (roofline.compute.iter())
-        .map(|roof| roof.flops_per_second.log10())
+        .map(|roof| roof.per_second.log10())
         .collect();
     let ridges = roofline
         .memory
@@ -114,7 +105,7 @@ fn draw(roofline: &Roofline, drawn: &[Drawn]) -> Canvas {
     let bottom = bottom.max(slopes.fold(bottom, f64::min));
     let x = decades("operations for each byte", left, right, 0.0);
     let y = decades("GFLOP/s", bottom, top, 9.0);
-    let entries = Entry::components(drawn.iter().map(Drawn::category));
+    let entries = Entry::components(drawn.iter().map(|d| d.point.category()));
     let mut canvas = Canvas::new(HEIGHT_PX);
     let room = Room {
         top_px: legend_height_px(&entries, LEGEND_PX),
@@ -164,7 +155,7 @@ fn tick(power: f64) -> String {
 }
 
 fn roofs(
-    roofline: &Roofline,
+    roofline: &RooflineChart,
     canvas: &mut Canvas,
     labels: &mut Labels,
     (left, right): (f64, f64),
@@ -173,11 +164,11 @@ fn roofs(
     let frame = labels.frame;
     let highest = |threads: u32| {
         let of = roofline.compute.iter().filter(|r| r.threads == threads);
-        let flats = of.map(|roof| roof.flops_per_second.log10());
+        let flats = of.map(|roof| roof.per_second.log10());
         flats.reduce(f64::max).unwrap_or(top)
     };
     for roof in &roofline.memory {
-        let slope = roof.bytes_per_second.log10();
+        let slope = roof.per_second.log10();
         let from = left.max(bottom - slope);
         let to = right.min(highest(roof.threads).min(top) - slope);
         if to <= from {
@@ -186,15 +177,10 @@ fn roofs(
         let ends = [from, to].map(|x| (frame.x(x), frame.y(x + slope)));
         canvas.polyline("axis", &ends, ROOF_PX, "");
         let turn = (ends[0].1 - ends[1].1).atan2(ends[1].0 - ends[0].0);
-        let name = format!(
-            "memory, {}: {} GB/s",
-            plural(u64::from(roof.threads), "thread"),
-            short(roof.bytes_per_second / 1e9)
-        );
         // Above the slope, from a little behind its begin.
         let (aside, along) = (6.0, 10.0);
         canvas.label(&Label {
-            text: &name,
+            text: &roof.name,
             at: (
                 ends[0].0 + along * turn.cos() - aside * turn.sin(),
                 ends[0].1 - along * turn.sin() - aside * turn.cos(),
@@ -204,41 +190,33 @@ fn roofs(
             size_px: SMALL_PX,
             turn: turn.to_degrees(),
         });
-        labels.avoid_slope(ends, width_px(&name, SMALL_PX) + along);
+        labels.avoid_slope(ends, width_px(&roof.name, SMALL_PX) + along);
     }
-    let height = |roof: &ComputeRoof| frame.y(roof.flops_per_second.log10());
+    let height = |roof: &Roof| frame.y(roof.per_second.log10());
     for roof in &roofline.compute {
-        let flat = roof.flops_per_second.log10();
-        let memory = roofline.memory_of(roof.threads).unwrap_or(1.0).log10();
+        let flat = roof.per_second.log10();
+        let slope = (roofline.memory.iter()).find(|memory| memory.threads == roof.threads);
+        let memory = slope.map_or(0.0, |memory| memory.per_second.log10());
         let (from, y) = (frame.x((flat - memory).max(left)), height(roof));
         canvas.polyline("axis", &[(from, y), (frame.right(), y)], ROOF_PX, "");
         labels.taken.push([from, y - 1.0, frame.right(), y + 1.0]);
     }
     // Their names when all lines are there: none is crossed by one.
     for roof in &roofline.compute {
-        let what = match &roof.weight_type {
-            Some(ty) => format!("llama.cpp, {ty}"),
-            None => "f32 in registers".to_owned(),
-        };
-        let name = format!(
-            "{what}, {}: {} GFLOP/s",
-            plural(u64::from(roof.threads), "thread"),
-            short(roof.flops_per_second / 1e9)
-        );
-        labels.at_right_end(&name, height(roof), canvas);
+        labels.at_right_end(&roof.name, height(roof), canvas);
     }
 }
 
 /// Those that took longest are drawn first, so that small ones lie on top.
 fn points(drawn: &[Drawn], canvas: &mut Canvas, frame: &Frame) {
-    let longest = drawn.iter().map(|d| d.point.row.nanos).max().unwrap_or(1);
+    let longest = drawn.iter().map(|d| d.point.nanos).max().unwrap_or(1);
     for drawn in drawn {
         let at = (frame.x(drawn.x), frame.y(drawn.y));
         let radius = radius_px(drawn, longest);
         shape(
             canvas,
-            &drawn.point.row.phase,
-            drawn.category(),
+            &drawn.point.phase,
+            drawn.point.category(),
             at,
             radius,
             &drawn.tip(),
@@ -247,7 +225,7 @@ fn points(drawn: &[Drawn], canvas: &mut Canvas, frame: &Frame) {
 }
 
 fn radius_px(drawn: &Drawn, longest: u64) -> f64 {
-    let share = drawn.point.row.nanos as f64 / longest.max(1) as f64;
+    let share = drawn.point.nanos as f64 / longest.max(1) as f64;
     (MAX_RADIUS_PX * share.sqrt()).max(MIN_RADIUS_PX)
 }
 
@@ -293,7 +271,7 @@ fn shapes(drawn: &[Drawn], canvas: &mut Canvas, labels: &mut Labels) {
     let frame = labels.frame;
     let mut y = frame.bottom() - 12.0;
     for phase in ["unknown", "generate", "prompt"] {
-        if !drawn.iter().any(|d| d.point.row.phase == phase) {
+        if !drawn.iter().any(|d| d.point.phase == phase) {
             continue;
         }
         let x = frame.right() - 70.0;
@@ -361,7 +339,7 @@ impl<'a> Labels<'a> {
     }
 
     fn avoid_points(&mut self, drawn: &[Drawn]) {
-        self.longest = drawn.iter().map(|d| d.point.row.nanos).max().unwrap_or(1);
+        self.longest = drawn.iter().map(|d| d.point.nanos).max().unwrap_or(1);
         for d in drawn {
             let (x, y, r) = (
                 self.frame.x(d.x),
@@ -393,7 +371,7 @@ impl<'a> Labels<'a> {
     /// Beside a point, where there is room; else nothing, a pointer shows it.
     fn name(&mut self, drawn: &Drawn, canvas: &mut Canvas) {
         let share = Unit::Share.amount(drawn.point.share_of_ceiling);
-        let text = format!("{}, {share}", drawn.point.name());
+        let text = format!("{}, {share}", drawn.point.name);
         let (width, height) = (width_px(&text, SMALL_PX), SMALL_PX + 2.0);
         let (x, y) = (self.frame.x(drawn.x), self.frame.y(drawn.y));
         let reach = radius_px(drawn, self.longest) + 4.0;

@@ -38,6 +38,13 @@ export function partRows(phases: readonly PhaseStack[]): PartRow[] {
   return [...rows.values()];
 }
 
+/** Kinds of system calls that are worth a word; empty where nobody watched. */
+export function systemCallsText(phase: PhaseStack): string {
+  const kinds = (phase.system_calls ?? []).filter((kind) => kind.share >= MIN_SHARE);
+  const texts = kinds.map((kind) => `${kind.category} ${partPercent(kind.share)} (${kind.calls.join(', ')})`);
+  return texts.length > 0 ? `in system calls, of the threads' time: ${texts.join('; ')}` : '';
+}
+
 /** More speed, in per cent, with its interval; null where a rule does not say. */
 export function gainText(cause: Ranked): string | null {
   const { gain_percent: gain, gain_percent_low: low, gain_percent_high: high } = cause;

@@ -1,6 +1,6 @@
 //! Where labels and points of the roofline go.
 
-use analysis::roofline::{Bound, classes::ClassRow};
+use analysis::roofline::{Bound, ComputeRoof, MemoryRoof, Point, classes::ClassRow};
 
 use super::*;
 
@@ -140,8 +140,8 @@ fn roofs_and_the_largest_points_are_named() {
 
 #[test]
 fn texts_do_not_lie_over_each_other() {
-    let roofline = roofline(CLASSES);
-    let drawn: Vec<Drawn> = roofline.points.iter().filter_map(Drawn::of).collect();
+    let chart = charts::roofline(&roofline(CLASSES)).unwrap();
+    let drawn: Vec<Drawn> = chart.points.iter().map(Drawn::of).collect();
     let frame = Frame::panel((40.0, 40.0), (600.0, 300.0), 6.0);
     let mut labels = Labels::new(&frame);
     let mut canvas = Canvas::new(400.0);
