@@ -3,7 +3,8 @@
 //!
 //! Each program is run with few and with more tokens; the difference is what the tokens cost,
 //! without the loading. Calls are counted by the kernel's tracepoints (`perf trace`), which stop
-//! nothing; what that and `strace` cost is measured beside.
+//! nothing; what that and `strace` cost is measured beside. Where tracepoints are not allowed,
+//! `strace` counts, and switches and faults are those that the kernel notes of every program.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +26,7 @@ use crate::{
 const TOKENS: &str = "{tokens}";
 /// Tokens of the shorter and of the longer run.
 const FEW: u32 = 16;
-const MORE: u32 = 80;
+const MORE: u32 = 272;
 
 /// Kinds of calls, and the beginnings of their names. The first that fits counts.
 const KINDS: &[(&str, &[&str])] = &[
@@ -162,6 +163,22 @@ impl Generator {
         })
     }
 
+    /// Switches and faults of a run by itself, as the kernel notes them of every program.
+    fn usage(&self, tokens: u32) -> anyhow::Result<Counts> {
+        let before = ended_children();
+        self.seconds(&[], tokens)?;
+        let after = ended_children();
+        let more = |of: fn(&libc::rusage) -> i64| (of(&after) - of(&before)) as f64;
+        Ok(Counts::from([
+            (
+                "context-switches".to_owned(),
+                more(|usage| usage.ru_nvcsw + usage.ru_nivcsw),
+            ),
+            ("minor-faults".to_owned(), more(|usage| usage.ru_minflt)),
+            ("major-faults".to_owned(), more(|usage| usage.ru_majflt)),
+        ]))
+    }
+
     fn command(&self, before: &[String], tokens: u32) -> Command {
         let words = self
             .words
@@ -190,6 +207,16 @@ impl Generator {
             self.words.join(" ")
         );
         Ok(begin.elapsed().as_secs_f64())
+    }
+}
+
+/// What programs used that this one started and that have ended.
+fn ended_children() -> libc::rusage {
+    // SAFETY: numbers only, of which all may be 0; the kernel fills them.
+    unsafe {
+        let mut usage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
     }
 }
 
@@ -241,24 +268,51 @@ fn with_file(words: Words, out: &Path) -> Vec<String> {
 }
 
 impl Counter {
-    fn find(folder: &Path) -> anyhow::Result<Counter> {
-        let generator = Generator {
-            name: "true".into(),
-            words: vec!["true".into()],
+    /// The best that works here, and why it is not tracepoints.
+    fn find(folder: &Path) -> anyhow::Result<(Counter, Option<String>)> {
+        let Err(refusal) = Counter::Tracepoints.try_out(folder) else {
+            return Ok((Counter::Tracepoints, None));
         };
-        let is_counting = |counter: Counter| {
-            counter
-                .count(&generator, 1, folder)
-                .is_ok_and(|counts| counts.contains_key("mmap"))
-        };
-        match [Counter::Tracepoints, Counter::Strace]
-            .into_iter()
-            .find(|counter| is_counting(*counter))
-        {
-            Some(counter) => Ok(counter),
-            None => bail!(
-                "calls cannot be counted: `perf trace` needs root and linux-perf, and there is no strace either (apt install linux-perf strace)"
+        match Counter::Strace.try_out(folder) {
+            Ok(()) => Ok((Counter::Strace, Some(refusal))),
+            Err(_) => bail!(
+                "calls cannot be counted: `perf trace` needs root and linux-perf ({refusal}), and there is no strace either (apt install linux-perf strace)"
             ),
+        }
+    }
+
+    /// Counts the calls of a program that does nothing; an error is what who counts said.
+    fn try_out(self, folder: &Path) -> Result<(), String> {
+        let path = folder.join("counts");
+        let words = with_file(self.words(), &path);
+        let output = Command::new(&words[0])
+            .args(&words[1..])
+            .arg("true")
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("{}: {error}", words[0]))?;
+        let counts = self.read(&std::fs::read_to_string(&path).unwrap_or_default());
+        match output.status.success() && counts.contains_key("mmap") {
+            true => Ok(()),
+            false => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let first = said.lines().map(str::trim).find(|line| !line.is_empty());
+                Err(first.unwrap_or("it counts no calls").to_owned())
+            }
+        }
+    }
+
+    fn words(self) -> Words {
+        match self {
+            Counter::Tracepoints => TRACE,
+            Counter::Strace => STRACE,
+        }
+    }
+
+    fn read(self, text: &str) -> Counts {
+        match self {
+            Counter::Tracepoints => of_trace(text),
+            Counter::Strace => of_strace(text),
         }
     }
 
@@ -268,14 +322,12 @@ impl Counter {
             generator.seconds(&with_file(words, &path), tokens)?;
             Ok(std::fs::read_to_string(&path)?)
         };
-        Ok(match self {
-            Counter::Tracepoints => {
-                let mut counts = of_trace(&counted(TRACE)?);
-                counts.extend(of_stat(&counted(STAT)?));
-                counts
-            }
-            Counter::Strace => of_strace(&counted(STRACE)?),
-        })
+        let mut counts = self.read(&counted(self.words())?);
+        counts.extend(match self {
+            Counter::Tracepoints => of_stat(&counted(STAT)?),
+            Counter::Strace => generator.usage(tokens)?,
+        });
+        Ok(counts)
     }
 }
 
@@ -354,7 +406,7 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         false => given,
     };
     let folder = tempfile::tempdir()?;
-    let counter = Counter::find(folder.path())?;
+    let (counter, refusal) = Counter::find(folder.path())?;
     let question = "What does a token cost the kernel: calls, switches, faults?";
     let mut outcome = Outcome::new(
         "calls",
@@ -395,10 +447,24 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
             &folder.path().join("out"),
         )?);
     }
-    if counter == Counter::Strace {
-        outcome.notes.push("Tracepoints are not allowed here (or linux-perf is missing): calls were counted by strace, switches and faults not at all.".to_owned());
+    if let Some(refusal) = refusal {
+        outcome.notes.push(format!(
+            "Tracepoints cannot be used here ({refusal}): calls were counted by strace; switches and faults are the kernel's own counts of a run without it."
+        ));
     }
+    outcome.notes.push(format!(
+        "Of a token: the difference between runs of {MORE} and of {FEW} tokens, over {}. {}.",
+        MORE - FEW,
+        commands(&generators)
+    ));
     Ok(outcome)
+}
+
+/// Names of programs, and what is run.
+fn commands(generators: &[Generator]) -> String {
+    let one =
+        |generator: &Generator| format!("{}: `{}`", generator.name, generator.words.join(" "));
+    generators.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 /// What counting costs, against the program alone, in turns.
@@ -458,6 +524,18 @@ mod tests {
         ] {
             assert_eq!(kind_of(call), kind, "{call}");
         }
+    }
+
+    #[test]
+    fn faults_of_a_program_are_counted_without_tracepoints() {
+        let generator = Generator::parse("x=echo {tokens}").unwrap();
+        let usage = generator.usage(3).unwrap();
+        assert!(usage["minor-faults"] > 10.0, "{usage:?}");
+        assert!(
+            usage
+                .keys()
+                .all(|name| EVENTS.iter().any(|(_, e)| e == name))
+        );
     }
 
     #[test]
