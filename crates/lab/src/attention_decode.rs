@@ -1,6 +1,8 @@
 //! Attention of one new token per sequence, from a cache of keys and values: does it read the
 //! cache as fast as the card can copy?
 
+mod bars;
+
 use std::rc::Rc;
 
 use anyhow::{bail, ensure};
@@ -16,6 +18,7 @@ use crate::{
     inputs::{self, Distance},
     measure::{self, Spread},
     outcome::{self, Outcome},
+    profiler,
     step::{File, Step},
 };
 
@@ -442,14 +445,33 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
             }
         }
     }
-    let odd = [(5, 1), (1, 63), (3, 1000), (2, 4097)];
-    let odd = odd.map(|(batch, context)| Case { batch, context });
-    let everything: Vec<Case> = cases.iter().chain(&odd).copied().collect();
+    let odd: &[(usize, usize)] = match request.is_check {
+        true => &[(5, 1), (1, 63), (2, 700)],
+        false => &[(5, 1), (1, 63), (3, 1000), (2, 4097)],
+    };
+    let cases = if request.is_check { Vec::new() } else { cases };
+    let of_odd = |&(batch, context): &(usize, usize)| Case { batch, context };
+    let everything: Vec<Case> = cases
+        .iter()
+        .copied()
+        .chain(odd.iter().map(of_odd))
+        .collect();
     let setup = Setup::new(request, card, &everything)?;
+    if let Some(&case) = cases.last().filter(|_| profiler::is_profiled()) {
+        for (which, (step, ..)) in setup.steps.iter().enumerate() {
+            let run = || setup.run(which, case, 0, None);
+            profiler::show(&setup.card, step, &case.name(), run)?;
+        }
+        return Ok(outcome);
+    }
     let mut worst_odd = 0.0f64;
-    for case in odd {
+    for case in odd.iter().map(of_odd) {
         let (errors, _) = setup.check(case)?;
         worst_odd = errors.into_iter().fold(worst_odd, f64::max);
+    }
+    if request.is_check {
+        outcome.checked(odd);
+        return Ok(outcome);
     }
     let mut loss = 0.0f64;
     for case in cases {
@@ -472,7 +494,7 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         "naive: not measured above {:.0} GB.",
         MOST_NAIVE_BYTES / 1e9
     ));
-    note_bars(&mut outcome);
+    bars::note(&mut outcome);
     Ok(outcome)
 }
 
@@ -530,43 +552,6 @@ fn measure_case(
             .push(outcome::Row::reference(name, case.name(), x, rate(times)));
     }
     Ok(())
-}
-
-/// What was asked of the last steps, and the case that comes nearest to missing it.
-fn note_bars(outcome: &mut Outcome) {
-    let case_of = |row: &outcome::Row| -> Option<(usize, usize)> {
-        let (batch, context) = row.case.strip_prefix("batch ")?.split_once(", context ")?;
-        Some((batch.parse().ok()?, context.parse().ok()?))
-    };
-    let mut notes = Vec::new();
-    for step in ["tensor", "q8"] {
-        for (words, share, is_in) in [
-            (
-                "batch ≥ 32, context ≥ 4096",
-                0.9,
-                (|batch, context| batch >= 32 && context >= 4096) as fn(usize, usize) -> bool,
-            ),
-            ("batch 1, context ≥ 65536", 0.8, |batch, context| {
-                batch == 1 && context >= 65536
-            }),
-        ] {
-            let lowest = outcome
-                .rows
-                .iter()
-                .filter(|row| row.step == step)
-                .filter(|row| case_of(row).is_some_and(|(batch, context)| is_in(batch, context)))
-                .filter_map(|row| Some((row.against.as_ref()?.ratio.median, &row.case)))
-                .min_by(|a, b| a.0.total_cmp(&b.0));
-            if let Some((ratio, case)) = lowest {
-                notes.push(format!(
-                    "{step}, {words}: at least {:.1} % of copy ({case}); asked: {:.0} %.",
-                    100.0 * ratio,
-                    100.0 * share
-                ));
-            }
-        }
-    }
-    outcome.notes.extend(notes);
 }
 
 #[cfg(test)]

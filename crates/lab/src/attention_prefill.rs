@@ -265,20 +265,33 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         Some(card.about()),
         request.seed,
     );
-    let odd = [5, 77, 1000, 4097];
-    let longest = prompts.iter().chain(&odd).copied().max().unwrap_or(1);
+    let odd: &[usize] = match request.is_check {
+        true => &[5, 77, 300],
+        false => &[5, 77, 1000, 4097],
+    };
+    let prompts = if request.is_check {
+        Vec::new()
+    } else {
+        prompts
+    };
+    let longest = prompts.iter().chain(odd).copied().max().unwrap_or(1);
     let inputs = Inputs::new(&card)?;
     let setup = Setup::new(request, card, &inputs, longest)?;
     if profiler::is_profiled() {
-        for which in 0..setup.steps.len() {
-            setup.run(which, prompts[0], None)?;
+        for (which, (step, _)) in setup.steps.iter().enumerate() {
+            profiler::show(&setup.card, step, &format!("prompt {}", prompts[0]), || {
+                setup.run(which, prompts[0], None)
+            })?;
         }
-        setup.card.wait()?;
         return Ok(outcome);
     }
     let mut worst_odd = 0.0f64;
-    for prompt in odd {
+    for &prompt in odd {
         worst_odd = setup.check(prompt)?.into_iter().fold(worst_odd, f64::max);
+    }
+    if request.is_check {
+        outcome.checked(odd);
+        return Ok(outcome);
     }
     let vendor = Beside::open(&setup.card, &inputs, request);
     if let Err(reason) = &vendor {
@@ -402,17 +415,13 @@ fn measure_prompt(
 /// What the counters of the memory say, at the longest prompt and at a quarter of it.
 fn note_traffic(setup: &Setup, prompts: &[usize], outcome: &mut Outcome) {
     let longest = prompts.iter().copied().max().unwrap_or(0);
-    let kernels: Vec<&str> = setup
-        .steps
-        .iter()
-        .flat_map(|(step, _)| functions(step))
-        .copied()
-        .collect();
     for prompt in [longest / 4, longest] {
         if !prompts.contains(&prompt) {
             continue;
         }
-        let found = match profiler::traffic(NAME, prompt, &kernels) {
+        let size = prompt.to_string();
+        let words = [NAME, "--sizes", &size, "--rounds", "1"];
+        let found = match profiler::seen(&words, &[profiler::READ, profiler::WRITTEN]) {
             Ok(found) => found,
             Err(reason) => {
                 let note = format!("Bytes at the memory were not measured: {reason:#}.");
@@ -422,12 +431,10 @@ fn note_traffic(setup: &Setup, prompts: &[usize], outcome: &mut Outcome) {
         };
         let mut words = Vec::new();
         for (step, _) in &setup.steps {
-            let mine = found
-                .iter()
-                .filter(|one| functions(step).contains(&one.kernel.as_str()));
-            let (read, written) = mine.fold((0.0, 0.0), |sum, one| {
-                (sum.0 + one.read, sum.1 + one.written)
-            });
+            let Some(seen) = found.iter().find(|seen| seen.shown.step == step.name) else {
+                continue;
+            };
+            let (read, written) = (seen.sum(profiler::READ), seen.sum(profiler::WRITTEN));
             words.push(format!(
                 "{} {:.2} GB read and {:.2} GB written (formula: {:.2} GB)",
                 step.name,

@@ -43,6 +43,10 @@ pub struct Args {
     /// Small sizes and few rounds: whether it works here, not how fast
     #[arg(long)]
     quick: bool,
+    /// As --quick, and kernels for cards are only checked, at the smallest sizes, not timed:
+    /// for compute-sanitizer
+    #[arg(long)]
+    check: bool,
     /// Sizes instead of the experiment's own
     #[arg(long, value_delimiter = ',', value_name = "N,…")]
     sizes: Vec<usize>,
@@ -111,13 +115,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let request = Request {
         sizes: args.sizes.clone(),
         rounds: match args.rounds {
-            _ if args.quick => 3,
+            _ if args.quick || args.check => 3,
             Some(rounds) => usize::from(rounds),
             // All of them shall not take longer than a quarter of an hour.
             None if args.names == ["all"] => 5,
             None => 20,
         },
-        is_quick: args.quick,
+        is_quick: args.quick || args.check,
+        is_check: args.check,
         steps: args.steps.clone(),
         programs: args.programs.clone(),
         seed: args

@@ -13,6 +13,7 @@ mod tensor_map;
 pub mod vendor;
 
 use std::{
+    cell::RefCell,
     ffi::{CStr, CString, c_int, c_uint, c_void},
     rc::Rc,
 };
@@ -163,6 +164,22 @@ impl Card {
         })
     }
 
+    /// Does `work` while a profiler that waits for it is on; the kernels that were launched.
+    pub fn profiled(
+        &self,
+        work: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<String>> {
+        self.wait()?;
+        // SAFETY: both take nothing.
+        unsafe { self.driver().check((self.driver().cuProfilerStart)())? };
+        LAUNCHED.set(Some(Vec::new()));
+        let worked = work().and_then(|()| self.wait());
+        let launched = LAUNCHED.take().unwrap_or_default();
+        // SAFETY: as above.
+        unsafe { self.driver().check((self.driver().cuProfilerStop)())? };
+        worked.map(|()| launched)
+    }
+
     /// Milliseconds that the card spends on `work`, by its own clock, on the default stream.
     pub fn time_ms(&self, work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<f64> {
         let (begin, end) = (self.new_event()?, self.new_event()?);
@@ -272,6 +289,11 @@ impl Drop for Module {
         // SAFETY: its kernels hold it, so none is left.
         unsafe { (self.card.driver().cuModuleUnload)(self.handle) };
     }
+}
+
+thread_local! {
+    /// Names of kernels, in the order of their launches, while somebody wants to know them.
+    static LAUNCHED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
 /// One function that runs on the card.
@@ -430,6 +452,11 @@ impl Kernel {
             attributes: attributes.as_ptr(),
             attribute_count: attributes.len() as c_uint,
         };
+        LAUNCHED.with_borrow_mut(|launched| {
+            if let Some(names) = launched {
+                names.push(self.name.clone());
+            }
+        });
         let mut pointers: Vec<*mut c_void> = arguments
             .iter()
             .map(|argument| argument.pointer().cast_mut())

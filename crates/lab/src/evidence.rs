@@ -35,7 +35,7 @@ pub struct Evidence {
     pub instructions: u32,
     /// How many of them begin so; a claim without one is wrong.
     pub claims: BTreeMap<String, u32>,
-    /// Of its longest launch, by Nsight Compute, on a machine that has it and a card.
+    /// Of a launch at a size that counts, by Nsight Compute, where it and a card were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiled: Option<Profiled>,
 }
@@ -46,6 +46,9 @@ pub struct Profiled {
     pub card: String,
     /// The words after `tensorscope lab`.
     pub command: String,
+    /// What was launched: function, variant, size.
+    #[serde(default)]
+    pub launch: String,
     pub metrics: Metrics,
 }
 
@@ -65,6 +68,7 @@ pub fn collect(
         let same = |old: &&Evidence| {
             old.experiment == evidence.experiment
                 && old.step == evidence.step
+                && old.defines == evidence.defines
                 && old.source_hash == evidence.source_hash
         };
         evidence.profiled = before
@@ -83,54 +87,42 @@ pub fn collect(
     Ok(())
 }
 
-/// Runs an experiment under the profiler: all functions at once, and again for each step that
-/// shares its function with another one.
+/// Runs an experiment under the profiler, once for all steps.
 fn profile(experiment: &Experiment, card: &str, found: &mut [Evidence]) {
-    let of_experiment = || experiment.steps.iter().filter(|step| step.is_for_cards());
-    let is_shared = |function: &str| {
-        of_experiment()
-            .filter(|step| step.function == function)
-            .count()
-            > 1
-    };
-    let alone: Vec<&str> = of_experiment()
-        .map(|step| step.function)
-        .filter(|function| !is_shared(function))
-        .collect();
-    let mut runs: Vec<(Option<&str>, Vec<&str>)> = vec![(None, alone)];
-    let shared = of_experiment().filter(|step| is_shared(step.function));
-    runs.extend(shared.map(|step| (Some(step.name), vec![step.function])));
-    for (step, functions) in runs
-        .into_iter()
-        .filter(|(_, functions)| !functions.is_empty())
-    {
-        let mut words = [&[experiment.name], experiment.profiled].concat();
-        words.extend(step.iter().flat_map(|step| ["--steps", step]));
-        let metrics = match profiler::metrics(&words, &functions) {
-            Ok(metrics) => metrics,
-            Err(missing) => {
-                eprintln!(
-                    "tensorscope: {}: not profiled: {missing:#}",
-                    words.join(" ")
-                );
-                continue;
-            }
-        };
-        let of_run = |evidence: &&mut Evidence| {
-            let is_step = step.is_none_or(|step| step == evidence.step);
-            evidence.experiment == experiment.name
-                && is_step
-                && functions.contains(&evidence.function.as_str())
-        };
-        for evidence in found.iter_mut().filter(of_run) {
-            if let Some(metrics) = metrics.get(&evidence.function) {
-                evidence.profiled = Some(Profiled {
-                    card: card.to_owned(),
-                    command: words.join(" "),
-                    metrics: metrics.clone(),
-                });
-            }
+    if !experiment.steps.iter().any(Step::is_for_cards) {
+        return;
+    }
+    let words = [&[experiment.name], experiment.profiled].concat();
+    let command = words.join(" ");
+    let seen = match profiler::seen(&words, profiler::METRICS) {
+        Ok(seen) => seen,
+        Err(missing) => {
+            eprintln!("tensorscope: {command}: not profiled: {missing:#}");
+            return;
         }
+    };
+    for evidence in found
+        .iter_mut()
+        .filter(|evidence| evidence.experiment == experiment.name)
+    {
+        let of_step = |seen: &&profiler::Seen| {
+            seen.shown.step == evidence.step && seen.shown.defines == evidence.defines
+        };
+        let seen = seen.iter().find(of_step);
+        let Some((seen, (kernel, metrics))) =
+            seen.and_then(|seen| Some((seen, seen.main(&evidence.function)?)))
+        else {
+            let name = &evidence.step;
+            eprintln!("tensorscope: {command}: {name} was not shown to the profiler");
+            continue;
+        };
+        let launch = format!("{kernel}, {}", seen.shown.case);
+        evidence.profiled = Some(Profiled {
+            card: card.to_owned(),
+            command: command.clone(),
+            launch: launch.trim_end_matches(", ").to_owned(),
+            metrics: metrics.clone(),
+        });
     }
 }
 

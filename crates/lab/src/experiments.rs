@@ -14,6 +14,8 @@ pub struct Request {
     pub rounds: usize,
     /// Small sizes and few rounds: whether it works, not how fast.
     pub is_quick: bool,
+    /// On a card: results at the smallest sizes only, nothing is timed. Quick, too.
+    pub is_check: bool,
     /// Names of the steps to run; all where empty.
     pub steps: Vec<String>,
     /// For `calls`: programs that generate text.
@@ -94,7 +96,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         about: "the same with few rows, as a language model multiplies its tokens by weights",
         needs: Needs::Card,
         steps: gemm_bf16::linear::STEPS,
-        profiled: &["--sizes", "16", "--rounds", "1"],
+        profiled: &["--rounds", "1"],
         run: gemm_bf16::linear::run,
     },
     Experiment {
@@ -118,7 +120,7 @@ pub const EXPERIMENTS: &[Experiment] = &[
         about: "weights of four bits against bf16, by batch",
         needs: Needs::Card,
         steps: quant::STEPS,
-        profiled: &["--sizes", "8,64", "--rounds", "1"],
+        profiled: &["--sizes", "1,64", "--rounds", "1"],
         run: quant::run,
     },
     Experiment {

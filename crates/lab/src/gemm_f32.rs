@@ -16,6 +16,7 @@ use crate::{
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
     outcome::{Outcome, Row},
+    profiler,
     step::Step,
 };
 
@@ -33,6 +34,10 @@ const ODD: [Size; 4] = [
     (1, 260, 132),
     (300, 4100, 1028),
 ];
+
+/// The same for tools that watch every access, and take a thousand times as long: more than a
+/// tile, and more of k than all stages hold.
+const SMALL_ODD: [Size; 3] = [(130, 260, 132), (70, 133, 50), (1, 68, 36)];
 
 /// A step, its variants, and which of them is best for a size.
 struct Contender {
@@ -86,10 +91,20 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         contenders,
         outcome,
     };
-    for size in ODD {
+    let sizes = request.sizes_or(&[2048, 4096, 8192, 16384], &[512, 1024]);
+    if profiler::is_profiled() {
+        lab.show(sizes[0])?;
+        return Ok(lab.outcome);
+    }
+    let odd: &[Size] = if request.is_check { &SMALL_ODD } else { &ODD };
+    for &size in odd {
         lab.check_variants(size)?;
     }
-    for n in request.sizes_or(&[2048, 4096, 8192, 16384], &[512, 1024]) {
+    if request.is_check {
+        lab.outcome.checked(odd);
+        return Ok(lab.outcome);
+    }
+    for n in sizes {
         lab.compare((n, n, n), &n.to_string(), n)?;
     }
     if request.sizes.is_empty() {
@@ -228,6 +243,21 @@ impl Lab<'_> {
         self.outcome.rows.push(
             Row::reference("cuBLAS", case, x as f64, rate(vendor_times)).with_error(vendor_error),
         );
+        Ok(())
+    }
+
+    /// Every step to the profiler, at one size.
+    fn show(&mut self, n: usize) -> anyhow::Result<()> {
+        let matrices = Matrices::new(&self.inputs, (n, n, n), 1, self.request.seed)?;
+        for i in 0..self.contenders.len() {
+            self.tune(i, &matrices, &n.to_string())?;
+            let contender = &self.contenders[i];
+            let best = contender.best();
+            let case = format!("{n}, {}", best.variant);
+            profiler::show(&self.card, contender.step, &case, || {
+                best.launch(&matrices, 0)
+            })?;
+        }
         Ok(())
     }
 

@@ -153,6 +153,15 @@ impl Outcome {
         }
     }
 
+    /// Says that results were right at these sizes, and that nothing was timed.
+    pub fn checked(&mut self, sizes: &[impl std::fmt::Debug]) {
+        let sizes: Vec<String> = sizes.iter().map(|size| format!("{size:?}")).collect();
+        self.notes.push(format!(
+            "Every kernel is right at {}; nothing was timed (--check).",
+            sizes.join(", ")
+        ));
+    }
+
     /// For programs, and for people who compare two of them: one row a line.
     pub fn json(&self) -> serde_json::Result<String> {
         let head = Outcome {

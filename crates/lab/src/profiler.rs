@@ -1,21 +1,30 @@
-//! What a kernel really moved: this program once more, under NVIDIA's profiler (`ncu`), which
-//! reads the counters of the card's memory.
+//! What a kernel really did: this program once more, under NVIDIA's profiler (`ncu`), which
+//! reads the card's counters.
+//!
+//! A program launches kernels for many reasons: to fill inputs, to check odd sizes, to find the
+//! best of several. The one that runs under the profiler shows each step once, at the size that
+//! counts ([`show`]): the profiler is off but for that. It also writes down what it showed, so
+//! that what the profiler saw is known by its step.
 
-use std::{collections::BTreeMap, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, fs, io::Write as _, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, bail, ensure};
+use serde::{Deserialize, Serialize};
 
-use crate::cuda;
+use crate::{
+    cuda::{self, Card},
+    step::Step,
+};
 
-/// Set for the program that runs under the profiler: it shall run each step once and end.
-const PROFILED: &str = "TENSORSCOPE_LAB_PROFILED";
-const READ: &str = "dram__bytes_read.sum";
-const WRITTEN: &str = "dram__bytes_write.sum";
+/// Set for the program that runs under the profiler: the file for what it shows.
+const SHOWN: &str = "TENSORSCOPE_LAB_SHOWN";
+pub const READ: &str = "dram__bytes_read.sum";
+pub const WRITTEN: &str = "dram__bytes_write.sum";
 const NANOSECONDS: &str = "gpu__time_duration.sum";
 
 /// What is noted of a step: time, memory, caches, what multiprocessors do and what their warps
 /// wait for.
-const METRICS: &[&str] = &[
+pub const METRICS: &[&str] = &[
     NANOSECONDS,
     READ,
     WRITTEN,
@@ -33,87 +42,120 @@ const METRICS: &[&str] = &[
 /// By their names.
 pub type Metrics = BTreeMap<String, f64>;
 
-/// Bytes between the card and its memory, of one launch.
+/// One step, as it was shown to the profiler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
+    pub step: String,
+    pub defines: Vec<String>,
+    /// Of several variants and sizes, which.
+    pub case: String,
+    /// In the order of their launches.
+    kernels: Vec<String>,
+}
+
+/// The same with what the profiler saw.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Traffic {
-    pub kernel: String,
-    pub read: f64,
-    pub written: f64,
+pub struct Seen {
+    pub shown: Shown,
+    /// Kernels and what was measured of them.
+    pub launches: Vec<(String, Metrics)>,
 }
 
-/// Whether this program was started by [`traffic`].
+impl Seen {
+    /// The launch that the step is about: of its function, or else the longest.
+    pub fn main(&self, function: &str) -> Option<&(String, Metrics)> {
+        let of_function = self.launches.iter().find(|(kernel, _)| kernel == function);
+        let nanoseconds = |metrics: &Metrics| metrics.get(NANOSECONDS).copied().unwrap_or(0.0);
+        let longest = || {
+            self.launches
+                .iter()
+                .max_by(|a, b| nanoseconds(&a.1).total_cmp(&nanoseconds(&b.1)))
+        };
+        of_function.or_else(longest)
+    }
+
+    /// Of all launches together.
+    pub fn sum(&self, metric: &str) -> f64 {
+        let values = self.launches.iter().filter_map(|(_, m)| m.get(metric));
+        values.sum()
+    }
+}
+
+/// Whether this program was started by [`seen`]: then an experiment shall show each step and end.
 pub fn is_profiled() -> bool {
-    std::env::var_os(PROFILED).is_some()
+    std::env::var_os(SHOWN).is_some()
 }
 
-/// Runs `experiment` at one size and gives the traffic of the first launches of `kernels`, as
-/// many as there are names.
-pub fn traffic(experiment: &str, size: usize, kernels: &[&str]) -> anyhow::Result<Vec<Traffic>> {
-    let mut ncu = ncu(kernels, &[READ, WRITTEN])?;
-    ncu.args([
-        "--kill",
-        "yes",
-        "--launch-count",
-        &kernels.len().to_string(),
-    ])
-    .arg(std::env::current_exe()?)
-    .args([
-        "lab",
-        experiment,
-        "--sizes",
-        &size.to_string(),
-        "--rounds",
-        "1",
-    ])
-    .env(PROFILED, "1");
-    let launches = launches(ncu)?;
-    ensure!(
-        launches.len() == kernels.len(),
-        "ncu saw {} of {} kernels",
-        launches.len(),
-        kernels.len(),
-    );
-    let traffic = launches.into_iter().map(|(kernel, metrics)| Traffic {
-        kernel,
-        read: metrics.get(READ).copied().unwrap_or(0.0),
-        written: metrics.get(WRITTEN).copied().unwrap_or(0.0),
-    });
-    Ok(traffic.collect())
+/// Does `launch` before the eyes of the profiler.
+pub fn show(
+    card: &Card,
+    step: &Step,
+    case: &str,
+    launch: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let path = std::env::var_os(SHOWN).context("nobody watches")?;
+    let shown = Shown {
+        step: step.name.to_owned(),
+        defines: step.defines(),
+        case: case.to_owned(),
+        kernels: card.profiled(launch).with_context(|| step.name)?,
+    };
+    let mut file = fs::File::options().append(true).create(true).open(path)?;
+    writeln!(file, "{}", serde_json::to_string(&shown)?)?;
+    Ok(())
 }
 
-/// Metrics of each function, of its longest launch while this program runs with these words.
-pub fn metrics(words: &[&str], functions: &[&str]) -> anyhow::Result<BTreeMap<String, Metrics>> {
-    let mut ncu = ncu(functions, METRICS)?;
-    // One launch of each function and grid: enough to find the largest.
-    ncu.args(["--filter-mode", "per-launch-config", "--launch-count", "1"])
+/// Runs this program with these words under the profiler: what it showed, and these metrics.
+pub fn seen(words: &[&str], metrics: &[&str]) -> anyhow::Result<Vec<Seen>> {
+    let path: Option<PathBuf> = cuda::tool("ncu");
+    let ncu = path.context("there is no ncu (NVIDIA Nsight Compute)")?;
+    let folder = tempfile::tempdir()?;
+    let shown = folder.path().join("shown");
+    let output = Command::new(ncu)
+        .args(["--csv", "--print-units", "base", "--clock-control", "none"])
+        .args(["--profile-from-start", "off"])
+        .args(["--metrics", &metrics.join(",")])
         .arg(std::env::current_exe()?)
         .arg("lab")
-        .args(words);
-    let nanoseconds = |metrics: &Metrics| metrics.get(NANOSECONDS).copied().unwrap_or(0.0);
-    let mut longest: BTreeMap<String, Metrics> = BTreeMap::new();
-    for (kernel, metrics) in launches(ncu)? {
-        let known = longest.get(&kernel).map_or(0.0, nanoseconds);
-        if nanoseconds(&metrics) > known {
-            longest.insert(kernel, metrics);
-        }
+        .args(words)
+        .env(SHOWN, &shown)
+        .output()
+        .context("ncu does not start")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "under ncu: {}",
+        said.lines().last().unwrap_or("it failed without a word")
+    );
+    let launches = parse(&String::from_utf8_lossy(&output.stdout))?;
+    let shown = fs::read_to_string(&shown).context("nothing was shown to ncu")?;
+    joined(&shown, launches)
+}
+
+/// Each line of what was shown, with its launches.
+fn joined(shown: &str, launches: Vec<(String, Metrics)>) -> anyhow::Result<Vec<Seen>> {
+    let mut launches = launches.into_iter();
+    let mut all = Vec::new();
+    for line in shown.lines() {
+        let shown: Shown = serde_json::from_str(line)?;
+        let of_step: Vec<(String, Metrics)> = launches.by_ref().take(shown.kernels.len()).collect();
+        let names: Vec<&String> = of_step.iter().map(|(kernel, _)| kernel).collect();
+        ensure!(
+            shown.kernels.iter().eq(names.iter().copied()),
+            "{}: ncu saw {names:?} instead of {:?}",
+            shown.step,
+            shown.kernels
+        );
+        all.push(Seen {
+            shown,
+            launches: of_step,
+        });
     }
-    Ok(longest)
-}
-
-/// The profiler, for these kernels.
-fn ncu(kernels: &[&str], metrics: &[&str]) -> anyhow::Result<Command> {
-    let path: Option<PathBuf> = cuda::tool("ncu");
-    let mut ncu = Command::new(path.context("there is no ncu (NVIDIA Nsight Compute)")?);
-    ncu.args(["--csv", "--print-units", "base", "--clock-control", "none"])
-        .args(["--metrics", &metrics.join(",")])
-        .args(["--kernel-name", &format!("regex:^({})$", kernels.join("|"))]);
-    Ok(ncu)
-}
-
-/// Kernels and metrics of each launch that the profiler saw.
-fn launches(mut ncu: Command) -> anyhow::Result<Vec<(String, Metrics)>> {
-    let output = ncu.output().context("ncu does not start")?;
-    parse(&String::from_utf8_lossy(&output.stdout))
+    ensure!(
+        launches.next().is_none(),
+        "ncu saw more launches than were shown to it"
+    );
+    Ok(all)
 }
 
 /// Reads the table that `ncu --csv` prints after what the program itself prints.
@@ -182,5 +224,32 @@ mod tests {
         assert_eq!((found[0].1[READ], found[0].1[WRITTEN]), (1024.0, 32.0));
         assert_eq!(found[1].0, "two");
         assert!(parse("==ERROR== no card\n").is_err());
+    }
+
+    #[test]
+    fn launches_are_known_by_the_step_that_was_shown() {
+        let shown = "{\"step\":\"split\",\"defines\":[],\"case\":\"\",\"kernels\":[\"split\",\"join\"]}\n{\"step\":\"wide\",\"defines\":[\"X=1\"],\"case\":\"8\",\"kernels\":[\"wide\"]}\n";
+        let launch = |name: &str, nanoseconds: f64| {
+            let metrics = Metrics::from([(NANOSECONDS.to_owned(), nanoseconds)]);
+            (name.to_owned(), metrics)
+        };
+        let launches = || {
+            vec![
+                launch("split", 5.0),
+                launch("join", 7.0),
+                launch("wide", 2.0),
+            ]
+        };
+        let seen = joined(shown, launches()).unwrap();
+        assert_eq!(seen.len(), 2);
+        assert_eq!(seen[0].sum(NANOSECONDS), 12.0);
+        assert_eq!(seen[0].main("split"), Some(&launch("split", 5.0)));
+        assert_eq!(seen[0].main("other"), Some(&launch("join", 7.0)));
+        assert_eq!(seen[1].shown.defines, ["X=1"]);
+        // One too few, one too many, and one of another name.
+        assert!(joined(shown, launches()[..2].to_vec()).is_err());
+        let first = shown.lines().next().unwrap();
+        assert!(joined(first, launches()).is_err());
+        assert!(joined(first, vec![launch("join", 1.0), launch("split", 1.0)]).is_err());
     }
 }

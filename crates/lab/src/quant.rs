@@ -4,6 +4,7 @@ mod choice;
 mod matrix;
 mod product;
 mod report;
+mod shown;
 mod steps;
 mod strips;
 mod weights;
@@ -33,6 +34,7 @@ use crate::{
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
     outcome::{Outcome, Row, Work},
+    profiler,
     step::{File, Step},
 };
 
@@ -66,7 +68,19 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         false => &SHAPES,
     };
     let bench = Bench::new(card, shapes, &batches)?;
-    bench.check_odd_sizes(request)?;
+    if profiler::is_profiled() {
+        bench.show(request, SHAPES[0], &batches)?;
+        return Ok(outcome);
+    }
+    let (odd, odd_batches): (&[(usize, usize)], &[usize]) = match request.is_check {
+        true => (&[(130, 768)], &[3, 13, 33, 130]),
+        false => (&ODD, &[1, 3, 8, 13, 31, 33, 100, 256, 300]),
+    };
+    bench.check_odd_sizes(request, odd, odd_batches)?;
+    if request.is_check {
+        outcome.checked(odd);
+        return Ok(outcome);
+    }
     for &(n, k) in shapes {
         let matrix = Matrix::new(&bench, n, k, &batches, request)?;
         for &batch in &batches {
@@ -82,6 +96,9 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
 
 /// Of models of 7, 8 and 70 billion parameters: the feed-forward products.
 const SHAPES: [(usize, usize); 4] = [(11008, 4096), (4096, 11008), (14336, 4096), (28672, 8192)];
+
+/// No multiples of anything, and tiles that many blocks share.
+const ODD: [(usize, usize); 3] = [(1000, 768), (130, 11008), (384, 256)];
 
 /// What all measurements share.
 struct Bench {
@@ -381,12 +398,16 @@ impl Bench {
         })
     }
 
-    /// Every kernel at sizes that are no multiple of anything, and with tiles that many
-    /// blocks share.
-    fn check_odd_sizes(&self, request: &Request) -> anyhow::Result<()> {
-        for (n, k) in [(1000, 768), (130, 11008), (384, 256)] {
+    /// Every kernel at these sizes.
+    fn check_odd_sizes(
+        &self,
+        request: &Request,
+        shapes: &[(usize, usize)],
+        batches: &[usize],
+    ) -> anyhow::Result<()> {
+        for &(n, k) in shapes {
             let matrix = Matrix::small(self, n, k, request)?;
-            for batch in [1, 3, 8, 13, 31, 33, 100, 256, 300] {
+            for &batch in batches {
                 let size = Size { batch, n, k };
                 let x = self.inputs.random::<bf16>(batch * k, request.seed ^ 1)?;
                 let expected = self.expected(&matrix, size, request.seed);
@@ -424,6 +445,36 @@ impl Bench {
         Ok(())
     }
 
+    /// The last step of each format: the fastest kernel here, and its name.
+    fn best(
+        &self,
+        request: &Request,
+        matrix: &Matrix,
+        size: Size,
+        (x, y): (&Buffer<bf16>, &Buffer<bf16>),
+    ) -> anyhow::Result<Vec<(Entrant<'_>, String)>> {
+        let mut found = Vec::new();
+        for format in Format::ALL {
+            let step = step_of(format, Rung::Best).filter(|step| request.wants(step.name));
+            let Some(step) = step else { continue };
+            let ways = choice::ways(format, size, self.card.about().multiprocessors);
+            let contenders = ways.iter().map(|&way| self.contender(way, x, size));
+            let mut contenders = contenders.collect::<anyhow::Result<Vec<_>>>()?;
+            let fastest = self.fastest(&contenders, matrix, size, (x, y))?;
+            let words = match ways[fastest] {
+                Way::Tensor(variant) => variant.name(),
+                Way::Strips(plan) => plan.variant.name(),
+            };
+            let entrant = Entrant {
+                step: Some(step),
+                name: step.name.to_owned(),
+                contender: contenders.swap_remove(fastest),
+            };
+            found.push((entrant, words));
+        }
+        Ok(found)
+    }
+
     fn measure(
         &self,
         request: &Request,
@@ -454,22 +505,9 @@ impl Bench {
             i => format!("cublasLtMatmul, algorithm {i}"),
         }];
         entrants.extend(self.entrants(request, &x, size)?);
-        for format in Format::ALL {
-            let step = step_of(format, Rung::Best).filter(|step| request.wants(step.name));
-            let Some(step) = step else { continue };
-            let ways = choice::ways(format, size, self.card.about().multiprocessors);
-            let contenders = ways.iter().map(|&way| self.contender(way, &x, size));
-            let mut contenders = contenders.collect::<anyhow::Result<Vec<_>>>()?;
-            let fastest = self.fastest(&contenders, matrix, size, (&x, &y))?;
-            chosen.push(match ways[fastest] {
-                Way::Tensor(variant) => variant.name(),
-                Way::Strips(plan) => plan.variant.name(),
-            });
-            entrants.push(Entrant {
-                step: Some(step),
-                name: step.name.to_owned(),
-                contender: contenders.swap_remove(fastest),
-            });
+        for (entrant, words) in self.best(request, matrix, size, (&x, &y))? {
+            entrants.push(entrant);
+            chosen.push(words);
         }
         outcome
             .notes

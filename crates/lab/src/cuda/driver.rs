@@ -53,6 +53,8 @@ functions! {
         cuEventSynchronize(Handle);
         cuEventElapsedTime(*mut f32, Handle, Handle);
         cuEventDestroy_v2(Handle);
+        cuProfilerStart();
+        cuProfilerStop();
         cuTensorMapEncodeTiled(*mut c_void, c_int, u32, Address, *const u64, *const u64, *const u32, *const u32, c_int, c_int, c_int, c_int);
     }
 }

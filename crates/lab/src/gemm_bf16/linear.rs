@@ -1,12 +1,13 @@
 //! Few rows and many weights, as a language model multiplies its tokens: the weights have to be
 //! read, whatever else happens.
 
-use super::{HOPPER, Setup, VENDOR, kernels::Loaded, parts_of, problem::Problem};
+use super::{HOPPER, Setup, VENDOR, kernels::Loaded, odd_shapes, parts_of, problem::Problem};
 use crate::{
     cuda::Card,
     experiments::Request,
     measure::{self, Spread},
     outcome::{Outcome, Row},
+    profiler,
     step::Step,
 };
 
@@ -197,6 +198,14 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         Some(setup.card.about()),
         request.seed,
     );
+    if request.is_check {
+        outcome.checked(&odd_shapes(request));
+        return Ok(outcome);
+    }
+    if profiler::is_profiled() {
+        show(&setup, request)?;
+        return Ok(outcome);
+    }
     let counts = request.sizes_or(&[1, 8, 16, 32, 64, 128, 256, 512], &[1, 64, 300]);
     let weights: &[(usize, usize)] = match request.is_quick {
         true => &QUICK_WEIGHTS,
@@ -208,6 +217,23 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         }
     }
     Ok(outcome)
+}
+
+/// Every variant to the profiler, with as many tokens as it takes at once.
+fn show(setup: &Setup, request: &Request) -> anyhow::Result<()> {
+    let (n, k) = WEIGHTS[0];
+    for loaded in &setup.loaded {
+        let tokens = loaded.tokens();
+        let problem = Problem::new(&setup.inputs, (tokens, n, k), COPIES, request.seed)?;
+        let ways = parts_of(loaded).iter().map(|&parts| (loaded, parts));
+        let ways: Vec<(&Loaded, u32)> = ways.collect();
+        let fastest = fewest_milliseconds(&setup.card, &ways, &problem)?;
+        let parts = fastest.map_or(1, |(_, parts)| parts);
+        let call = loaded.call(&problem, parts)?;
+        let case = format!("{tokens} tokens, n {n}, k {k} divided by {parts}");
+        profiler::show(&setup.card, loaded.step, &case, || call(0))?;
+    }
+    Ok(())
 }
 
 /// One number of tokens.
