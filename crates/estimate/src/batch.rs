@@ -53,6 +53,14 @@ pub struct Replication {
     pub shared_weights: bool,
 }
 
+impl Replication {
+    /// Of one step of each of `replicas` programs: whoever is done waits until the others had
+    /// their turns.
+    pub fn seconds(&self, busy_seconds: f64, replicas: u64) -> f64 {
+        (busy_seconds + self.idle_seconds).max(busy_seconds * replicas as f64)
+    }
+}
+
 impl<'a> Question<'a> {
     /// All of the machine's memory, batches up to 256, no target, one program.
     pub fn new(shape: &'a Shape, types: Types, machine: &'a Machine, context_tokens: u64) -> Self {
@@ -319,9 +327,7 @@ fn replicas(
             ],
         )?;
         let candidates = points.iter().filter_map(|point| {
-            let busy = point.seconds.likely;
-            // One step of each: whoever is done waits until the others had their turns.
-            let seconds = (busy + replication.idle_seconds).max(busy * replicas as f64);
+            let seconds = replication.seconds(point.seconds.likely, replicas);
             let sequences = point.batch.checked_mul(replicas)?;
             let memory_bytes = kv_bytes.checked_mul(sequences)?.checked_add(fixed)?;
             let tokens_per_second = sequences as f64 / seconds;

@@ -15,7 +15,7 @@ use crate::{
     experiments::{self, EXPERIMENTS, Experiment, GROUPS, Needs, Request},
     json::Report,
     outcome::Outcome,
-    plot, program,
+    plot, program, replicas,
 };
 
 /// Experiments with kernels, from naive to the vendor's speed, every step measured
@@ -77,11 +77,18 @@ pub struct Args {
     /// One loop of experiment `cache` on real memory, for cachegrind to watch
     #[arg(long, hide = true)]
     bare_loop: Option<String>,
+    /// One replica of experiment `replicas`, which does what its standard input says
+    #[arg(long, hide = true)]
+    replica: Option<String>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(words) = &args.bare_loop {
         cache::run_bare(words)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(words) = &args.replica {
+        replicas::serve(words)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(path) = &args.evidence {

@@ -2,19 +2,27 @@
 //!
 //! A step of decoding is a chain of the matrix products of some layers, in bf16 through the
 //! vendor's library, recorded once. Replicas are streams of one process, each with weights of
-//! its own or all with the same.
+//! its own or all with the same, or processes, which the card serves in turns, or together where
+//! NVIDIA's MPS runs. Beside them stands what the advisor (crate `estimate`) predicts.
+
+mod mps;
+mod prediction;
+mod processes;
 
 use std::rc::Rc;
 
 use anyhow::ensure;
 use half::bf16;
 
+pub use self::processes::serve;
+use self::{prediction::Advisor, processes::Company};
 use crate::{
     cuda::{Buffer, Card, Graph, Launch, vendor::Vendor},
     experiments::Request,
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
     outcome::{Outcome, Row},
+    profiler,
     step::{File, Step},
 };
 
@@ -38,8 +46,6 @@ const LAYER: [(usize, usize); 4] = [(3072, 2048), (2048, 2048), (16384, 2048), (
 const LAYERS: usize = 8;
 /// The widest that is between two products.
 const WIDEST: usize = 16384;
-const PREDICTION: &str = "prediction";
-
 type Weights = Rc<Vec<Buffer<bf16>>>;
 
 pub fn run(request: &Request) -> anyhow::Result<Outcome> {
@@ -54,17 +60,21 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
     );
     let inputs = Inputs::new(&card)?;
     let layers = if request.is_quick { 2 } else { LAYERS };
+    if profiler::is_profiled() {
+        random_weights(&card, &inputs, layers, request.seed)?;
+        return Ok(outcome);
+    }
     let counts: &[usize] = if request.is_quick {
         &[1, 2]
     } else {
         &[1, 2, 4, 8]
     };
     let batches = request.sizes_or(&[1, 2, 4, 8, 16, 32, 64, 128], &[1, 16]);
-    let ceilings = Ceilings::measure(&card, &inputs, request)?;
     let most = counts.iter().max().copied().unwrap_or(1);
     let weights = (0..most)
         .map(|_| random_weights(&card, &inputs, layers, request.seed))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut measured = Vec::new();
     for &batch in &batches {
         let cases = cases(counts);
         let mut groups = Vec::new();
@@ -84,20 +94,97 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         let times = measure::in_turns(cases.len(), request.rounds.min(10), |i| {
             Ok(seconds_of(&groups[i], steps[i])? / f64::from(steps[i]))
         })?;
-        for (case, times) in cases.iter().zip(&times) {
-            let tokens = (batch * case.replicas) as f64;
-            let predicted = ceilings.step_seconds(layers, batch, case.replicas);
-            let ratios: Vec<f64> = times.iter().map(|time| predicted / time).collect();
-            let value = Spread::of(times).map(|seconds| tokens / seconds);
-            let row = Row::reference(&case.name(), format!("{batch}"), batch as f64, value);
-            outcome
-                .rows
-                .push(row.against(PREDICTION, Spread::of(&ratios)));
+        for (case, times) in cases.iter().zip(times) {
+            measured.push(Measured {
+                replicas: case.replicas,
+                batch,
+                name: case.name(),
+                times,
+            });
         }
     }
-    notes(&mut outcome, &ceilings, layers, &batches, counts);
+    drop(weights);
+    for company in [Company::InTurns, Company::Mps] {
+        let asked = (layers, &batches[..], counts);
+        match processes::measure(company, asked, request) {
+            Ok(more) => measured.extend(more),
+            Err(reason) => outcome.notes.push(format!(
+                "Replicas as {} were not measured: {reason:#}.",
+                company.words()
+            )),
+        }
+    }
+    let alone = |row: &&Measured| row.replicas == 1 && row.name == ALONE;
+    let alone: Vec<(u64, f64)> = measured
+        .iter()
+        .filter(alone)
+        .map(|row| (row.batch as u64, Spread::of(&row.times).median))
+        .collect();
+    let advisor = Advisor::new(&card, layers, alone);
+    add_rows(&mut outcome, &measured, advisor.as_ref().ok())?;
+    notes(&mut outcome, layers, &batches, counts);
+    outcome.notes.push(match advisor {
+        Ok(advisor) => advisor.words(),
+        Err(reason) => format!("No prediction: {reason:#}."),
+    });
     Ok(outcome)
 }
+
+/// Some replicas at one batch: seconds of a step of all, in each round.
+struct Measured {
+    replicas: usize,
+    batch: usize,
+    name: String,
+    times: Vec<f64>,
+}
+
+/// Batch by batch, what was measured and then what was predicted.
+fn add_rows(
+    outcome: &mut Outcome,
+    measured: &[Measured],
+    advisor: Option<&Advisor>,
+) -> anyhow::Result<()> {
+    let mut batches: Vec<usize> = measured.iter().map(|row| row.batch).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    for batch in batches {
+        let of_batch = || measured.iter().filter(|row| row.batch == batch);
+        for row in of_batch() {
+            let tokens = (batch * row.replicas) as f64;
+            let value = Spread::of(&row.times).map(|seconds| tokens / seconds);
+            let mut added = Row::reference(&row.name, format!("{batch}"), batch as f64, value);
+            if let Some(advisor) = advisor {
+                let predicted = advisor.predict(batch, row.replicas)?;
+                let ratios: Vec<f64> = row.times.iter().map(|time| predicted / time).collect();
+                added = added.against(prediction::NAME, Spread::of(&ratios));
+            }
+            outcome.rows.push(added);
+        }
+        let Some(advisor) = advisor else { continue };
+        let mut counts: Vec<usize> = of_batch().map(|row| row.replicas).collect();
+        counts.sort_unstable();
+        counts.dedup();
+        for replicas in counts {
+            let tokens = (batch * replicas) as f64;
+            for (words, seconds) in [
+                (prediction::NAME, advisor.predict(batch, replicas)?),
+                (prediction::FROM_ONE, advisor.by_one(batch, replicas)?),
+            ] {
+                let value = Spread::of(&[tokens / seconds]);
+                let name = format!("{words}: {replicas}");
+                outcome.rows.push(Row::reference(
+                    &name,
+                    format!("{batch}"),
+                    batch as f64,
+                    value,
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+const ALONE: &str = "1 replica";
 
 /// One way to use the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +196,7 @@ struct Case {
 impl Case {
     fn name(self) -> String {
         match (self.replicas, self.is_shared) {
-            (1, _) => "1 replica".to_owned(),
+            (1, _) => ALONE.to_owned(),
             (count, false) => format!("{count} replicas"),
             (count, true) => format!("{count} replicas, shared weights"),
         }
@@ -133,42 +220,6 @@ fn cases(counts: &[usize]) -> Vec<Case> {
     cases
 }
 
-/// What the card can do, measured in the same run.
-struct Ceilings {
-    bytes_per_second: f64,
-    flops_per_second: f64,
-}
-
-impl Ceilings {
-    fn measure(card: &Card, inputs: &Inputs, request: &Request) -> anyhow::Result<Ceilings> {
-        let elements = if request.is_quick { 64 << 20 } else { 1 << 30 };
-        let from = inputs.random::<bf16>(elements, request.seed)?;
-        let to = card.buffer::<bf16>(elements)?;
-        let side = if request.is_quick { 2048 } else { 8192 };
-        let a = inputs.random::<bf16>(side * side, request.seed)?;
-        let b = inputs.random::<bf16>(side * side, request.seed ^ 1)?;
-        let c = card.buffer::<bf16>(side * side)?;
-        let vendor = Vendor::open(card)?;
-        let times = measure::in_turns(2, 5, |i| match i {
-            0 => card.time_ms(|| to.copy_from(&from)),
-            _ => card.time_ms(|| vendor.bf16((side, side, side), &a, &b, &c)),
-        })?;
-        let seconds = |i: usize| Spread::of(&times[i]).median / 1e3;
-        Ok(Ceilings {
-            bytes_per_second: 2.0 * from.bytes() as f64 / seconds(0),
-            flops_per_second: 2.0 * (side as f64).powi(3) / seconds(1),
-        })
-    }
-
-    /// Of one step of all replicas: each reads all weights and computes its own batch.
-    fn step_seconds(&self, layers: usize, batch: usize, replicas: usize) -> f64 {
-        let weights = (weights_of(layers) * replicas) as f64;
-        let bytes = 2.0 * weights / self.bytes_per_second;
-        let flops = 2.0 * weights * batch as f64 / self.flops_per_second;
-        bytes.max(flops)
-    }
-}
-
 fn weights_of(layers: usize) -> usize {
     layers * LAYER.iter().map(|(n, k)| n * k).sum::<usize>()
 }
@@ -185,7 +236,11 @@ fn random_weights(
         let weights = inputs.random::<bf16>(n * k, seed.wrapping_add(i as u32))?;
         let how = Launch::new((1024, 1, 1), 256, 0);
         // SAFETY: the kernel takes a buffer, its length and a factor.
-        unsafe { scale.launch(how, &[&weights, &((n * k) as u64), &factor(k)])? };
+        let launch = || unsafe { scale.launch(how, &[&weights, &((n * k) as u64), &factor(k)]) };
+        match profiler::is_profiled() && i == 0 {
+            true => profiler::show(card, &STEPS[0], &format!("{n} × {k}"), launch)?,
+            false => launch()?,
+        }
         all.push(weights);
     }
     Ok(Rc::new(all))
@@ -313,25 +368,12 @@ fn check(
     Ok(())
 }
 
-fn notes(
-    outcome: &mut Outcome,
-    ceilings: &Ceilings,
-    layers: usize,
-    batches: &[usize],
-    counts: &[usize],
-) {
+fn notes(outcome: &mut Outcome, layers: usize, batches: &[usize], counts: &[usize]) {
     let bytes = 2.0 * weights_of(layers) as f64;
-    let mut notes = vec![
-        format!(
-            "A step is {layers} layers of four products ({:.2} GB of bf16 weights), recorded as a graph; replicas are streams of one process. No attention, no sampling.",
-            bytes / 1e9
-        ),
-        format!(
-            "Prediction: a step of R replicas with batch B takes max(R × weight bytes / bandwidth, R × 2 × weights × B / peak), with {:.2} TB/s (a copy, read and written) and {:.0} TFLOP/s (cuBLAS bf16, a large square product), both measured here; tokens/s = R × B / step.",
-            ceilings.bytes_per_second / 1e12,
-            ceilings.flops_per_second / 1e12
-        ),
-    ];
+    let mut notes = vec![format!(
+        "A step is {layers} layers of four products ({:.2} GB of bf16 weights), recorded as a graph; replicas are streams of one process where nothing else is said. No attention, no sampling.",
+        bytes / 1e9
+    )];
     let tokens = |case: Case, batch: usize| {
         let name = case.name();
         let row = outcome
@@ -374,29 +416,5 @@ fn notes(
             }
         }
     }
-    let is_there = std::env::var_os("PATH").is_some_and(|paths| {
-        std::env::split_paths(&paths).any(|path| path.join("nvidia-cuda-mps-control").exists())
-    });
-    notes.push(match is_there {
-        true => "MPS (replicas as processes) is installed here, but was not measured.".to_owned(),
-        false => "MPS (replicas as processes) was not measured: there is no nvidia-cuda-mps-control here.".to_owned(),
-    });
     outcome.notes.append(&mut notes);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_hold_up_small_batches_and_arithmetic_large_ones() {
-        let ceilings = Ceilings {
-            bytes_per_second: 4e12,
-            flops_per_second: 800e12,
-        };
-        let step = |batch, replicas| ceilings.step_seconds(8, batch, replicas);
-        assert_eq!(step(1, 1), step(64, 1));
-        assert_eq!(step(1, 4), 4.0 * step(1, 1));
-        assert!(step(512, 1) > 2.0 * step(1, 1));
-    }
 }
