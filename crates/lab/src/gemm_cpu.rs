@@ -114,6 +114,10 @@ const SLOW_ROUNDS: usize = 2;
 /// would take cores from whoever comes next.
 const PAUSE: Duration = Duration::from_millis(150);
 
+/// Blocks are chosen on so many rows, by so many rounds.
+const TUNED_ROWS: usize = 672;
+const TUNING_ROUNDS: usize = 3;
+
 /// Sizes of which every edge is another one.
 const ODD: [(usize, usize, usize); 5] = [
     (1, 1, 1),
@@ -134,8 +138,14 @@ struct Contender<'o> {
     /// None: a reference.
     step: Option<Step>,
     name: &'static str,
-    run: Multiply<'o>,
+    run: Run<'o>,
     largest: usize,
+}
+
+enum Run<'o> {
+    /// Ours, whose blocks are chosen for each size by trying.
+    Packed(Product),
+    Other(Multiply<'o>),
 }
 
 impl<'o> Contender<'o> {
@@ -143,17 +153,16 @@ impl<'o> Contender<'o> {
         Contender {
             step: Some(step),
             name: step.name,
-            run: Box::new(run),
+            run: Run::Other(Box::new(run)),
             largest,
         }
     }
 
     fn packed(step: Step, micro: Micro, threads: usize) -> Self {
-        let mut product = Product::new(micro, threads);
         Contender {
             step: Some(step),
             name: step.name,
-            run: Box::new(move |shape, a, b, c| product.multiply(shape, a, b, c)),
+            run: Run::Packed(Product::new(micro, threads)),
             largest: usize::MAX,
         }
     }
@@ -208,14 +217,18 @@ fn contenders(threads: usize, blas: Option<&OpenBlas>) -> Vec<Contender<'_>> {
     all.push(Contender {
         step: None,
         name: GEMM_CRATE,
-        run: Box::new(move |shape, a, b, c| gemm_crate(threads, shape, a, b, c)),
+        run: Run::Other(Box::new(move |shape, a, b, c| {
+            gemm_crate(threads, shape, a, b, c)
+        })),
         largest: usize::MAX,
     });
     if let Some(blas) = blas {
         all.push(Contender {
             step: None,
             name: OPENBLAS,
-            run: Box::new(move |shape, a, b, c| blas.multiply(threads, shape, a, b, c)),
+            run: Run::Other(Box::new(move |shape, a, b, c| {
+                blas.multiply(threads, shape, a, b, c)
+            })),
             largest: usize::MAX,
         });
     }
@@ -285,7 +298,29 @@ impl Case {
     }
 
     fn run(&mut self, contender: &mut Contender) {
-        (contender.run)(self.shape, &self.a, &self.b, &mut self.c);
+        let (a, b, c) = (&self.a, &self.b, &mut self.c);
+        match &mut contender.run {
+            Run::Packed(product) => product.multiply(self.shape, a, b, c),
+            Run::Other(run) => run(self.shape, a, b, c),
+        }
+    }
+
+    /// Finds the blocks that are fastest here, on the first rows; what they are.
+    fn tune(&mut self, product: &mut Product) -> anyhow::Result<String> {
+        let Shape { m, n, k } = self.shape;
+        let m = m.min(TUNED_ROWS);
+        let blockings = product.blockings();
+        let (a, b, c) = (&self.a[..m * k], &self.b, &mut self.c[..m * n]);
+        let times = measure::in_turns(blockings.len(), TUNING_ROUNDS, |i| {
+            product.block_by(blockings[i]);
+            let shape = Shape { m, n, k };
+            Ok(measure::seconds(|| product.multiply(shape, a, b, c)).0)
+        })?;
+        let medians = times.iter().map(|times| Spread::of(times).median);
+        let fastest = medians.zip(&blockings).min_by(|a, b| a.0.total_cmp(&b.0));
+        let (depth, rows) = fastest.map_or(blockings[0], |(_, blocking)| *blocking);
+        product.block_by((depth, rows));
+        Ok(format!("{depth} numbers of a sum, {rows} rows"))
     }
 
     /// Runs it on a result full of NaN, and compares; the relative error.
@@ -393,6 +428,11 @@ fn measure_case(
     let mut errors = vec![None; contenders.len()];
     for (contender, error) in contenders.iter_mut().zip(&mut errors) {
         if size <= contender.largest {
+            if let Run::Packed(product) = &mut contender.run {
+                let blocks = case.tune(product)?;
+                let note = format!("{words}: {} in blocks of {blocks}.", contender.name);
+                outcome.notes.push(note);
+            }
             *error = Some(case.check(contender)?);
         }
     }
@@ -459,6 +499,31 @@ mod tests {
     }
 
     #[test]
+    fn every_blocking_gives_the_same() {
+        let mut case = Case::new(
+            Shape {
+                m: 61,
+                n: 70,
+                k: 1600,
+            },
+            9,
+        );
+        for mut contender in contenders(1, None) {
+            let Run::Packed(product) = &mut contender.run else {
+                continue;
+            };
+            assert!(product.blockings().len() > 2);
+            for blocking in product.blockings() {
+                let Run::Packed(product) = &mut contender.run else {
+                    continue;
+                };
+                product.block_by(blocking);
+                case.check(&mut contender).unwrap();
+            }
+        }
+    }
+
+    #[test]
     fn more_columns_than_are_packed_at_a_time() {
         let mut case = Case::new(
             Shape {
@@ -482,10 +547,10 @@ mod tests {
         });
         let error = case.check(&mut lazy).unwrap_err().to_string();
         assert!(error.contains("1 of 64"), "{error}");
-        lazy.run = Box::new(|shape, a, b, c| {
+        lazy.run = Run::Other(Box::new(|shape, a, b, c| {
             plain::naive(shape, a, b, c);
             c[0] += 0.1;
-        });
+        }));
         let error = case.check(&mut lazy).unwrap_err().to_string();
         assert!(error.contains("wrong by"), "{error}");
     }

@@ -58,6 +58,8 @@ pub type Run = unsafe fn(usize, *const f32, *const f32, *mut f32, usize, bool);
 /// A product with room for its packed copies, which stays from one to the next: fresh
 /// memory would cost a page fault for each page.
 pub struct Product {
+    /// As it came, and with the blocks that were chosen.
+    own: Micro,
     micro: Micro,
     threads: usize,
     a: Room,
@@ -68,11 +70,35 @@ impl Product {
     pub fn new(micro: Micro, threads: usize) -> Product {
         assert!(micro.rows * micro.columns <= MAX_TILE && micro.columns.is_multiple_of(8));
         Product {
+            own: micro,
             micro,
             threads: threads.max(1),
             a: Room::default(),
             b: Room::default(),
         }
+    }
+
+    /// KC and MC that are worth a try: the micro-kernel's own, which were found on one processor,
+    /// and others for smaller first and larger second levels.
+    pub fn blockings(&self) -> Vec<(usize, usize)> {
+        let Micro {
+            depth, block_rows, ..
+        } = self.own;
+        vec![
+            (depth, block_rows),
+            (depth, block_rows / 2),
+            (depth / 2, block_rows),
+            (depth / 2, block_rows * 2),
+            (depth * 4 / 3, block_rows),
+        ]
+    }
+
+    pub fn block_by(&mut self, (depth, block_rows): (usize, usize)) {
+        self.micro = Micro {
+            depth,
+            block_rows,
+            ..self.own
+        };
     }
 
     /// C = A × B. What is in C does not matter.
