@@ -6,6 +6,8 @@
 //! nothing; what that and `strace` cost is measured beside. Where tracepoints are not allowed,
 //! `strace` counts, and switches and faults are those that the kernel notes of every program.
 
+mod kinds;
+
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -15,6 +17,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 
+use self::kinds::kind_of;
 use crate::{
     experiments::Request,
     measure::{Spread, in_turns},
@@ -27,104 +30,6 @@ const TOKENS: &str = "{tokens}";
 /// Tokens of the shorter and of the longer run.
 const FEW: u32 = 16;
 const MORE: u32 = 272;
-
-/// Kinds of calls, and the beginnings of their names. The first that fits counts.
-const KINDS: &[(&str, &[&str])] = &[
-    (
-        "waiting for threads",
-        &["futex", "sched_yield", "set_robust_list", "rseq"],
-    ),
-    (
-        "memory",
-        &[
-            "mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "mlock", "munlock",
-            "mincore", "msync",
-        ],
-    ),
-    ("devices", &["ioctl"]),
-    (
-        "waiting for events",
-        &[
-            "poll", "ppoll", "select", "pselect", "epoll", "eventfd", "io_uring", "io_",
-        ],
-    ),
-    (
-        "time",
-        &["nanosleep", "clock_", "timer", "gettimeofday", "time"],
-    ),
-    (
-        "files",
-        &[
-            "open",
-            "close",
-            "read",
-            "pread",
-            "write",
-            "pwrite",
-            "lseek",
-            "fstat",
-            "newfstat",
-            "stat",
-            "lstat",
-            "access",
-            "faccess",
-            "getdents",
-            "fcntl",
-            "dup",
-            "unlink",
-            "rename",
-            "mkdir",
-            "ftruncate",
-            "fallocate",
-            "fadvise",
-            "flock",
-            "statx",
-            "fsync",
-            "pipe",
-            "copy_file",
-            "sendfile",
-        ],
-    ),
-    (
-        "network",
-        &[
-            "socket", "connect", "accept", "bind", "listen", "send", "recv", "getsock", "setsock",
-            "shutdown",
-        ],
-    ),
-    (
-        "processes and threads",
-        &[
-            "clone",
-            "fork",
-            "vfork",
-            "exec",
-            "exit",
-            "wait",
-            "kill",
-            "tgkill",
-            "set_tid",
-            "prctl",
-            "arch_prctl",
-            "prlimit",
-            "getr",
-            "setr",
-            "sched_",
-            "get",
-            "set",
-            "uname",
-            "sysinfo",
-        ],
-    ),
-    ("signals", &["rt_sig", "sigaltstack", "pause"]),
-];
-
-fn kind_of(call: &str) -> &'static str {
-    let kind = KINDS
-        .iter()
-        .find(|(_, names)| names.iter().any(|name| call.starts_with(name)));
-    kind.map_or("other", |(kind, _)| kind)
-}
 
 /// A program that generates text.
 #[derive(Clone, Debug)]
@@ -382,17 +287,45 @@ const EVENTS: &[(&str, &str)] = &[
     ("major-faults", "major-faults"),
 ];
 
-/// Events of a token, by kind.
-fn by_kind(few: &Counts, more: &Counts) -> BTreeMap<&'static str, f64> {
-    let mut kinds: BTreeMap<&'static str, f64> = BTreeMap::new();
+/// Events of a token, by name.
+fn of_token(few: &Counts, more: &Counts) -> Counts {
     let names: std::collections::BTreeSet<&String> = few.keys().chain(more.keys()).collect();
-    for name in names {
+    let of_name = |name: &String| {
         let count = |counts: &Counts| counts.get(name).copied().unwrap_or(0.0);
+        (count(more) - count(few)) / f64::from(MORE - FEW)
+    };
+    let rows = names.into_iter().map(|name| (name.clone(), of_name(name)));
+    rows.collect()
+}
+
+/// The same by kind.
+fn by_kind(of_token: &Counts) -> BTreeMap<&'static str, f64> {
+    let mut kinds: BTreeMap<&'static str, f64> = BTreeMap::new();
+    for (name, count) in of_token {
         let event = EVENTS.iter().find(|(_, event)| event == name);
         let kind = event.map_or_else(|| kind_of(name), |(_, event)| event);
-        *kinds.entry(kind).or_default() += (count(more) - count(few)) / f64::from(MORE - FEW);
+        *kinds.entry(kind).or_default() += count;
     }
     kinds
+}
+
+/// The calls that a token makes most often, where there are any to speak of.
+fn most_often(of_token: &Counts) -> String {
+    let is_call = |name: &String| !EVENTS.iter().any(|(_, event)| event == name);
+    let mut calls: Vec<(&String, f64)> = of_token
+        .iter()
+        .filter(|(name, count)| is_call(name) && **count >= 0.05)
+        .map(|(name, count)| (name, *count))
+        .collect();
+    calls.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let words = calls.iter().take(5);
+    let words: Vec<String> = words
+        .map(|(name, count)| format!("{name} {count:.1}"))
+        .collect();
+    match words.is_empty() {
+        true => "none in twenty tokens".to_owned(),
+        false => words.join(", "),
+    }
 }
 
 pub fn run(request: &Request) -> anyhow::Result<Outcome> {
@@ -421,10 +354,12 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
         // Alone first: what is wrong with it is said by itself, not by who counts.
         generator.seconds(&[], FEW)?;
         let mut rows: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+        let mut last = Counts::new();
         for _ in 0..rounds {
             let few = counter.count(generator, FEW, folder.path())?;
             let more = counter.count(generator, MORE, folder.path())?;
-            by_kind(&few, &more)
+            last = of_token(&few, &more);
+            by_kind(&last)
                 .into_iter()
                 .for_each(|(kind, count)| rows.entry(kind).or_default().push(count));
         }
@@ -440,6 +375,11 @@ pub fn run(request: &Request) -> anyhow::Result<Outcome> {
                 Spread::of(&counts),
             ));
         }
+        outcome.notes.push(format!(
+            "{}: calls of a token: {}.",
+            generator.name,
+            most_often(&last)
+        ));
         outcome.notes.push(cost_note(
             generator,
             counter,
@@ -512,21 +452,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_sorted_into_kinds() {
-        for (call, kind) in [
-            ("futex", "waiting for threads"),
-            ("ioctl", "devices"),
-            ("newfstatat", "files"),
-            ("sched_yield", "waiting for threads"),
-            ("sched_getaffinity", "processes and threads"),
-            ("clock_nanosleep", "time"),
-            ("quotactl", "other"),
-        ] {
-            assert_eq!(kind_of(call), kind, "{call}");
-        }
-    }
-
-    #[test]
     fn faults_of_a_program_are_counted_without_tracepoints() {
         let generator = Generator::parse("x=echo {tokens}").unwrap();
         let usage = generator.usage(3).unwrap();
@@ -547,10 +472,15 @@ mod tests {
         let stat = of_stat("# started on Mon\n\n32,,minor-faults,9,100.00,,\n6,,cs,9,100.00,,\n");
         assert_eq!(stat["context-switches"], 6.0);
         more.extend(stat);
-        let kinds = by_kind(&few, &more);
+        let tokens = f64::from(MORE - FEW);
+        let of_token = of_token(&few, &more);
+        let kinds = by_kind(&of_token);
         assert_eq!(kinds["memory"], 0.0);
-        assert_eq!(kinds["waiting for threads"], 2.0);
-        assert_eq!(kinds["minor-faults"], 0.5);
+        assert_eq!(kinds["waiting for threads"], 128.0 / tokens);
+        assert_eq!(kinds["minor-faults"], 32.0 / tokens);
+        assert_eq!(most_often(&of_token), "futex 0.5");
+        assert_eq!(most_often(&few), "mmap 100.0, futex 16.0");
+        assert_eq!(most_often(&Counts::new()), "none in twenty tokens");
     }
 
     #[test]
