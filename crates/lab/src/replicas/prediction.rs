@@ -14,7 +14,7 @@ use super::LAYER;
 use crate::cuda::Card;
 
 pub const NAME: &str = "advisor";
-pub const FROM_ONE: &str = "advisor, from one replica's times";
+pub const BY_ONE: &str = "advisor, from one replica's times";
 
 /// Asked once for each batch and number of replicas.
 pub struct Advisor {
@@ -86,7 +86,7 @@ impl Advisor {
             ..
         } = Efficiency::default();
         format!(
-            "{NAME}: what crate estimate says of this model on {} (its data sheet, of which it takes {:.0} % of the bandwidth and {:.0} % of the FLOP/s as likely), replicas taking turns; the ratio is its time over the measured one. {FROM_ONE}: the same with the measured steps of one replica instead.",
+            "{NAME}: what crate estimate says of this model on {} (its data sheet, of which it takes {:.0} % of the bandwidth and {:.0} % of the FLOP/s as likely), replicas taking turns, so that any number of them makes as many tokens; the ratio is its time over the measured one. {BY_ONE}: the same with the measured steps of one replica instead.",
             self.machine.name,
             100.0 * memory,
             100.0 * compute

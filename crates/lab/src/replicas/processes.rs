@@ -31,6 +31,13 @@ impl Company {
             Company::Mps => "processes under MPS",
         }
     }
+
+    fn name(self, replicas: usize) -> String {
+        match replicas {
+            1 => format!("1 {}", self.words().replacen("processes", "process", 1)),
+            more => format!("{more} {}", self.words()),
+        }
+    }
 }
 
 /// Measures so many processes at so many batches; the largest, the smallest and one between.
@@ -75,7 +82,7 @@ pub fn measure(
             measured.push(Measured {
                 replicas,
                 batch,
-                name: format!("{replicas} {}", company.words()),
+                name: company.name(replicas),
                 times,
             });
         }
@@ -208,6 +215,12 @@ mod tests {
         assert_eq!(some_of(&[1, 16]), [1, 16]);
         assert_eq!(some_of(&[8]), [8]);
         assert!(some_of(&[]).is_empty());
+    }
+
+    #[test]
+    fn one_is_a_process_and_two_are_processes() {
+        assert_eq!(Company::Mps.name(1), "1 process under MPS");
+        assert_eq!(Company::InTurns.name(2), "2 processes in turns");
     }
 
     #[test]
