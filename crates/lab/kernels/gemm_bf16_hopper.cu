@@ -576,7 +576,8 @@ extern "C" __global__ void __launch_bounds__(WORKERS * 32 + 32, TOKENS > 128 ? 1
                 asm volatile("st.shared.f32 [%0], %1;" :: "r"(at + token * SUM_ROW * 4 + e / 2 * 32), "f"(sums[4 * j + e]) : "memory");
             }
     }
-    cluster_sync();
+    if (parts > 1) cluster_sync();
+    else __syncthreads();
     // Every block has some of the tokens; neighbouring threads write four weights each of one.
     u32 four = threadIdx.x % (WEIGHTS / 4) * 4, column = first_weight + four;
     const u32 at_once = (WORKERS * 32 + 32) / (WEIGHTS / 4);
@@ -593,7 +594,7 @@ extern "C" __global__ void __launch_bounds__(WORKERS * 32 + 32, TOKENS > 128 ? 1
         if (column < n) *(uint2*) (c + (u64) (first_token + token) * n + column) = make_uint2(to_bf16_pair(sum.x, sum.y), to_bf16_pair(sum.z, sum.w));
     }
     // Others may still read here.
-    cluster_meet();
+    if (parts > 1) cluster_meet();
 }
 
 #endif

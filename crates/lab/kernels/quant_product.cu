@@ -15,7 +15,8 @@
 // inputs: with mma each warp has a strip of both, with wgmma there are sixteen warps.
 // Work is cut into equal ranges of units, one for each block ("stream-k"); a block whose range
 // begins inside a tile leaves its sums for the one that has the beginning of the tile, which
-// writes the result.
+// writes the result. With CLUSTER=2 two blocks have neighbouring tiles of rows and the same ranges:
+// each brings half of the inputs, for both, so that these leave L2 half as often.
 
 #ifndef FORMAT
 #define FORMAT 4  // 4: INT4 with a bf16 scale for 128; 5: Q4_K
@@ -38,8 +39,8 @@
 #ifndef TALL
 #define TALL 0  // a tile is 192 rows, a unit and a half; with wgmma, and UNITS is 1
 #endif
-#ifndef AHEAD
-#define AHEAD 0  // units that are brought to L2 when the ring is full for the first time
+#ifndef CLUSTER
+#define CLUSTER 1  // blocks that share inputs; 2 only where UNITS is 1
 #endif
 
 constexpr int STRIPS = WGMMA ? 1 : UNITS;  // of one warp
@@ -57,6 +58,7 @@ constexpr int TALL_STRIPS = 12, TALL_SCALES = TALL_STRIPS * 1024, TALL_SCALE_BYT
 constexpr int TALL_BYTES = TALL_SCALES + (TALL_SCALE_BYTES < 1024 ? 1024 : TALL_SCALE_BYTES);
 constexpr int STAGE_BYTES = X_BYTES + (TALL ? TALL_BYTES : UNITS * UNIT_BYTES);
 static_assert(!TALL || (WGMMA && UNITS == 1), "only so");
+static_assert(CLUSTER == 1 || (CLUSTER == 2 && UNITS == 1 && TOKENS >= 16), "only so");
 constexpr int COLUMN_TILES = TOKENS / 8;
 // With few tokens, weights go to tensor cores as 128 + q, and what that is too much is taken away
 // after, from sums: for that, the sum of inputs is needed, which is a product with ones.
@@ -74,8 +76,16 @@ __device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-__device__ __forceinline__ void barrier_arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+// At the barrier of this number in a block of the cluster.
+__device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {
+    if (CLUSTER == 1) asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
+    else asm volatile("{ .reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there]; }" :: "r"(barrier), "r"(rank) : "memory");
+}
+
+// All threads of all blocks that are here yet.
+__device__ __forceinline__ void cluster_meet() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
@@ -92,13 +102,15 @@ __device__ __forceinline__ void copy_bulk(u32 to, const void* from, u32 bytes, u
         :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-__device__ __forceinline__ void prefetch_bulk(const void* from, u32 bytes) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(bytes) : "memory");
-}
-
 __device__ __forceinline__ void copy_tile(u32 to, const TensorMap* map, u32 column, u32 row, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
         :: "r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier) : "memory");
+}
+
+// The same into both blocks of a cluster, at the same place in each.
+__device__ __forceinline__ void copy_tile_for_both(u32 to, const TensorMap* map, u32 column, u32 row, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
+        :: "r"(to), "l"(map), "r"(column), "r"(row), "r"(barrier), "h"((u16) 3) : "memory");
 }
 
 // One lane of a warp whose lanes all are here.
@@ -432,20 +444,23 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
     // All lanes of a warp have the same number; the compiler knows only if told.
     u32 thread = threadIdx.x, warp = __shfl_sync(~0u, thread / 32, 0), lane = thread % 32;
     u32 total = k_units * row_tiles * token_tiles;
-    auto begin_of = [&](u32 block) { return (u32) ((u64) total * block / gridDim.x); };
+    // Blocks of a cluster have the same range; `row_tiles` counts the tiles of both as one.
+    u32 clusters = gridDim.x / CLUSTER, rank = blockIdx.x % CLUSTER;
+    auto begin_of = [&](u32 cluster) { return (u32) ((u64) total * cluster / clusters); };
     // A block waits for sums of blocks that have later work. Turned around, those are the ones
     // that the card started before this one, so the wait always ends.
-    u32 me = gridDim.x - 1 - blockIdx.x;
+    u32 me = clusters - 1 - blockIdx.x / CLUSTER;
     u32 begin = begin_of(me), end = begin_of(me + 1);
 
     if (thread == 0) {
         for (int i = 0; i < STAGES; i++) {
             barrier_init(full + 8 * i, 2);
-            barrier_init(empty + 8 * i, CONSUMERS / 32);
+            barrier_init(empty + 8 * i, CLUSTER * CONSUMERS / 32);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    __syncthreads();
+    if (CLUSTER == 1) __syncthreads();
+    else cluster_meet();
     let_next_kernel_start();
 
     if (warp >= CONSUMERS / 32) {
@@ -454,28 +469,22 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
         Stage stage;
         if (warp == CONSUMERS / 32) {
             // Weights depend on nobody: they are copied before the kernel before has ended.
-            auto weights_at = [&](const Place& place, int i) {
-                return weights + ((u64) (place.row_tile * UNITS + i) * k_units + place.k_unit) * WEIGHT_BYTES;
+            auto weights_at = [&](u32 row_tile, int i) {
+                return weights + ((u64) (row_tile * UNITS + i) * k_units + place.k_unit) * WEIGHT_BYTES;
             };
-            auto scales_at = [&](const Place& place, int i) {
+            auto scales_at = [&](u32 row_tile, int i) {
                 // Both halves of a super-block of Q4_K use the same scales.
                 u32 blocks = FORMAT == 4 ? k_units : k_units / 2, block = FORMAT == 4 ? place.k_unit : place.k_unit / 2;
-                return scales + ((u64) (place.row_tile * UNITS + i) * blocks + block) * SCALE_BYTES;
+                return scales + ((u64) (row_tile * UNITS + i) * blocks + block) * SCALE_BYTES;
             };
             for (u32 unit = begin; unit < end; unit++) {
-                if (AHEAD > 0 && !TALL && unit == begin + STAGES && unit + lane < min(end, unit + AHEAD)) {
-                    Place later(unit + lane, k_units, token_tiles);
-                    #pragma unroll
-                    for (int i = 0; i < UNITS; i++) prefetch_bulk(weights_at(later, i), WEIGHT_BYTES);
-                }
                 if (unit >= begin + STAGES) barrier_wait(empty + 8 * stage.number, stage.parity ^ 1);
                 u32 to = ring + stage.number * STAGE_BYTES + X_BYTES, barrier = full + 8 * stage.number;
+                u32 row_tile = place.row_tile * CLUSTER + rank;
                 if (TALL && is_elected()) {
                     barrier_expect(barrier, TALL_SCALES + TALL_SCALE_BYTES);
                     // A unit and half of its neighbour, or half of one and the next.
-                    u32 strip = place.row_tile * TALL_STRIPS, first = 8 - strip % 8;
-                    Place here = place;
-                    here.row_tile = strip / 8;
+                    u32 strip = row_tile * TALL_STRIPS, first = 8 - strip % 8, here = strip / 8;
                     copy_bulk(to, weights_at(here, 0) + strip % 8 * 1024, first * 1024, barrier);
                     copy_bulk(to + first * 1024, weights_at(here, 1), (TALL_STRIPS - first) * 1024, barrier);
                     constexpr u32 ONE = SCALE_BYTES / 8;
@@ -485,8 +494,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
                     barrier_expect(barrier, UNITS * (WEIGHT_BYTES + SCALE_BYTES));
                     #pragma unroll
                     for (int i = 0; i < UNITS; i++) {
-                        copy_bulk(to + i * UNIT_BYTES, weights_at(place, i), WEIGHT_BYTES, barrier);
-                        copy_bulk(to + i * UNIT_BYTES + WEIGHT_BYTES, scales_at(place, i), SCALE_BYTES, barrier);
+                        copy_bulk(to + i * UNIT_BYTES, weights_at(row_tile, i), WEIGHT_BYTES, barrier);
+                        copy_bulk(to + i * UNIT_BYTES + WEIGHT_BYTES, scales_at(row_tile, i), SCALE_BYTES, barrier);
                     }
                 }
                 __syncwarp();
@@ -501,9 +510,11 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
                 u32 to = ring + stage.number * STAGE_BYTES, barrier = full + 8 * stage.number;
                 if (is_elected()) {
                     barrier_expect(barrier, X_BYTES);
-                    u32 column = place.k_unit * 128, token = place.token_tile * TOKENS;
-                    copy_tile(to, &x, column, token, barrier);
-                    copy_tile(to + X_HALF_BYTES, &x, column + 64, token, barrier);
+                    u32 column = place.k_unit * 128, token = place.token_tile * TOKENS + rank * (TOKENS / CLUSTER);
+                    to += rank * (X_HALF_BYTES / CLUSTER);
+                    auto copy = CLUSTER == 1 ? copy_tile : copy_tile_for_both;
+                    copy(to, &x, column, token, barrier);
+                    copy(to + X_HALF_BYTES, &x, column + 64, token, barrier);
                 }
                 __syncwarp();
                 place.next(k_units, token_tiles);
@@ -519,8 +530,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
     u32 at_scales = X_BYTES + (TALL ? TALL_SCALES : first_unit * UNIT_BYTES + WEIGHT_BYTES);
     u32 scratch = shared_address(shared) + warp * STRIPS * 512;
     auto release = [&](u32 stage) {
-        if (lane == 0) barrier_arrive(empty + 8 * stage);
+        if (lane < CLUSTER) barrier_arrive(empty + 8 * stage, lane);
     };
+    // Where the block with this block's rank in a cluster leaves sums.
+    auto slot_of = [&](u32 cluster) { return cluster * CLUSTER + rank; };
     u32 unit = begin;
     Stage stage;
     while (unit < end) {
@@ -578,18 +591,18 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
             // The tile's beginning is another block's: that one writes the result.
             #pragma unroll
             for (int i = 0; i < FOURS; i++)
-                __stcg(&partial[((u64) me * FOURS + i) * CONSUMERS + thread], make_float4(fours[i][0], fours[i][1], fours[i][2], fours[i][3]));
+                __stcg(&partial[((u64) slot_of(me) * FOURS + i) * CONSUMERS + thread], make_float4(fours[i][0], fours[i][1], fours[i][2], fours[i][3]));
             consumers_meet();
-            if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flags + me) : "memory");
+            if (thread == 0) asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flags + slot_of(me)) : "memory");
         } else {
             // All blocks that have other parts of this tile; each thread asks for one of them.
             u32 last = me;
-            while (last + 1 < gridDim.x && begin_of(last + 1) < tile_end) last++;
+            while (last + 1 < clusters && begin_of(last + 1) < tile_end) last++;
             if (last > me) {
                 for (u32 other = me + 1 + thread; other <= last; other += CONSUMERS) {
                     u32 is_there = 0;
-                    while (!is_there) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flags + other) : "memory");
-                    flags[other] = 0;  // for the next kernel
+                    while (!is_there) asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(is_there) : "l"(flags + slot_of(other)) : "memory");
+                    flags[slot_of(other)] = 0;  // for the next kernel
                 }
                 consumers_meet();
             }
@@ -597,13 +610,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
             for (u32 other = me + 1; other <= last; other++) {
                 #pragma unroll
                 for (int i = 0; i < FOURS; i++) {
-                    float4 more = __ldcg(&partial[((u64) other * FOURS + i) * CONSUMERS + thread]);
+                    float4 more = __ldcg(&partial[((u64) slot_of(other) * FOURS + i) * CONSUMERS + thread]);
                     fours[i][0] += more.x; fours[i][1] += more.y; fours[i][2] += more.z; fours[i][3] += more.w;
                 }
             }
             // A lane has two tokens of a row, its neighbour the same two of the next row: exchanged,
             // each has two rows of a token, which are neighbours in memory (n is even).
-            u32 row = (tile / token_tiles * UNITS + first_unit) * (TALL ? TALL_STRIPS * 16 : 128) + strip * 16 + lane / 4;
+            u32 row = ((tile / token_tiles * CLUSTER + rank) * UNITS + first_unit) * (TALL ? TALL_STRIPS * 16 : 128) + strip * 16 + lane / 4;
             u32 token = tile % token_tiles * TOKENS + 2 * (lane % 4);
             bool is_odd = lane / 4 % 2;
             #pragma unroll
@@ -617,5 +630,10 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, BLOCKS) quan
                     if (this_token < batch && this_row < n) *(u32*) (y + (u64) this_token * n + this_row) = both;
                 }
         }
+    }
+    // The other block may still arrive at barriers of this one.
+    if (CLUSTER > 1) {
+        __syncwarp();
+        cluster_meet();
     }
 }

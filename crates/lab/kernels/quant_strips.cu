@@ -9,9 +9,11 @@
 // others only at the end. There are as many blocks as multiprocessors (some have a strip less):
 // with fewer, two blocks of the next product would come to rest on one that is free.
 //
-// Inputs never pass through shared memory: of 32 columns a lane reads 16 bytes, which are its
-// operands B of two steps. So columns are in another order than mma numbers them, and weights
-// are packed in the same order.
+// Of 32 columns a lane reads 16 bytes of inputs, which are its operands B of two steps. So columns
+// are in another order than mma numbers them, and weights are packed in the same order. Inputs go
+// from memory to registers, one part ahead; with more tokens that is too late, and there are no
+// registers for more: with DEPTH they pass through shared memory, where each lane has a queue of
+// its own, of so many parts.
 
 #ifndef TILES
 #define TILES 1  // of 8 tokens
@@ -40,11 +42,15 @@
 #ifndef AT_ONCE
 #define AT_ONCE TOGETHER  // pieces that are multiplied together
 #endif
+#ifndef DEPTH
+#define DEPTH 0
+#endif
 constexpr u32 PIECE_BYTES = 1056, SLOT_BYTES = TOGETHER * PIECE_BYTES, RING_BYTES = SLOTS * SLOT_BYTES;
 constexpr int SLOTS_OF_UNIT = (STRIPS + TOGETHER - 1) / TOGETHER;
 constexpr int LAST = (STRIPS - (SLOTS_OF_UNIT - 1) * TOGETHER) % AT_ONCE == 0 ? 1 : (STRIPS - (SLOTS_OF_UNIT - 1) * TOGETHER) % AT_ONCE;
 static_assert(TOGETHER % AT_ONCE == 0, "a slot is used up in equal parts");
 constexpr int PARTS = 128 / COLUMNS, LOADS = COLUMNS / 32, STEPS = COLUMNS / 16;
+constexpr u32 PART_BYTES = TILES * LOADS * 512;  // of inputs, for a warp
 static_assert(PARTS == 1 || SLOTS >= SLOTS_OF_UNIT, "the strips of a unit are in the ring together");
 static_assert(STRIPS * TILES * 512 <= RING_BYTES, "sums are exchanged where weights were");
 
@@ -104,6 +110,25 @@ struct Inputs {
                     asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                         : "=r"(into.x), "=r"(into.y), "=r"(into.z), "=r"(into.w) : "l"(from[t] + column + i * 32));
             }
+    }
+
+    // From the queue of this lane. The result depends on all that was read.
+    __device__ __forceinline__ u32 take(u32 at) {
+        u32 seen = 0;
+        #pragma unroll
+        for (int i = 0; i < TILES * LOADS; i++) {
+            of[i / LOADS][i % LOADS] = load_shared_16(at + i * 512);
+            seen |= of[i / LOADS][i % LOADS].w;
+        }
+        return seen;
+    }
+
+    // Asks for what `take` finds there later; tokens that are not there are zeros.
+    static __device__ __forceinline__ void ask(u32 at, const bf16* const (&from)[TILES], const bool (&is_token)[TILES], u32 column) {
+        #pragma unroll
+        for (int i = 0; i < TILES * LOADS; i++)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                :: "r"(at + i * 512), "l"(from[i / LOADS] + column + i % LOADS * 32), "r"(is_token[i / LOADS] ? 16 : 0) : "memory");
     }
 
     __device__ __forceinline__ u32 b0(int t, int step) const { return step % 2 ? of[t][step / 2].z : of[t][step / 2].x; }
@@ -221,11 +246,32 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) quant_strips(
     #pragma unroll
     for (int t = 0; t < TILES; t++) {
         is_token[t] = t * 8 + lane / 4 < batch;
-        from[t] = x + (u64) (t * 8 + lane / 4) * k + lane % 4 * 8;
+        from[t] = x + (u64) (DEPTH == 0 || is_token[t] ? t * 8 + lane / 4 : 0) * k + lane % 4 * 8;
     }
     const u32 ones[4] = {0x3F803F80, 0x3F803F80, 0x3F803F80, 0x3F803F80};
     Inputs next;
-    if (unit_count > 0) next.load(from, is_token, begin_unit * 128);
+    [[maybe_unused]] u32 queue = shared_address(shared) + WARPS * RING_BYTES + warp * DEPTH * PART_BYTES + lane * 16;
+    u32 ask_unit = begin_unit, asks = unit_count * PARTS, ask_part = 0, queued = 0;
+    // The next part, into place `queued` of the queue. There is a group for every part, even if it
+    // is empty: they are counted.
+    [[maybe_unused]] auto ask = [&](u32 seen) {
+        if (asks > 0) {
+            Inputs::ask(queue + queued * PART_BYTES + (seen & zero), from, is_token, ask_unit * 128 + ask_part * COLUMNS);
+            asks--;
+            if (++ask_part == PARTS) {
+                ask_part = 0;
+                ask_unit = unit_after(ask_unit);
+            }
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        if (++queued == DEPTH) queued = 0;
+    };
+    if (DEPTH > 0) {
+        #pragma unroll 1
+        for (int i = 0; i < DEPTH; i++) ask(0);
+    } else if (unit_count > 0) {
+        next.load(from, is_token, begin_unit * 128);
+    }
     u32 slot = 0, parity = 0;
     float sums[STRIPS][TILES][4] = {};
     u32 unit = begin_unit;
@@ -234,9 +280,15 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) quant_strips(
         u32 unit_slot = slot, unit_parity = parity;
         #pragma unroll
         for (int part = 0; part < PARTS; part++) {
-            Inputs inputs = next;
-            u32 next_unit = part + 1 < PARTS ? unit : unit_after(unit);
-            next.load(from, is_token, next_unit * 128 + (part + 1) % PARTS * COLUMNS);
+            Inputs inputs;
+            if constexpr (DEPTH > 0) {
+                asm volatile("cp.async.wait_group %0;" :: "n"(DEPTH - 1) : "memory");
+                ask(inputs.take(queue + queued * PART_BYTES));
+            } else {
+                inputs = next;
+                u32 next_unit = part + 1 < PARTS ? unit : unit_after(unit);
+                next.load(from, is_token, next_unit * 128 + (part + 1) % PARTS * COLUMNS);
+            }
             float of_inputs[2][TILES][4] = {}, surplus[TILES][2];
             #pragma unroll
             for (int step = 0; step < STEPS; step++)
@@ -271,8 +323,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) quant_strips(
         }
         unit = unit_after(unit);
     }
-    // All weights of the ring are used up: sums take their place. Those of strips that are not
-    // there are sums of anything, and read by nobody.
+    // All weights of the ring are used up, by all lanes: sums take their place. Those of strips that
+    // are not there are sums of anything, and read by nobody.
+    __syncwarp();
     #pragma unroll
     for (int i = 0; i < STRIPS * TILES; i++) {
         const float (&four)[4] = sums[i / TILES][i % TILES];

@@ -99,8 +99,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Err(_) => Vec::new(),
         };
         evidence::collect(&before, |found| {
-            let found = serde_json::to_string_pretty(found)? + "\n";
-            fs::write(path, found).with_context(|| path.display().to_string())
+            fs::write(path, evidence::text(found)?).with_context(|| path.display().to_string())
         })?;
         return Ok(ExitCode::SUCCESS);
     }

@@ -52,9 +52,9 @@ pub struct Profiled {
     pub metrics: Metrics,
 }
 
-/// Of every step that has machine code, for Hopper. What a profiler saw before stays where there
-/// is none now and the source is the same. A profiler takes long: `save` gets what there is after
-/// each experiment.
+/// Of every step that has machine code, for Hopper. What a profiler saw before stays where the
+/// source is the same; experiments with a step of which it saw nothing are profiled. That takes
+/// long: `save` gets what there is after each experiment.
 pub fn collect(
     before: &[Evidence],
     save: impl Fn(&[Evidence]) -> anyhow::Result<()>,
@@ -80,18 +80,26 @@ pub fn collect(
     if let Ok(card) = card {
         let card = &card.about().name;
         for experiment in EXPERIMENTS {
-            profile(experiment, card, &mut found);
-            save(&found)?;
+            let is_missing =
+                |of: &Evidence| of.experiment == experiment.name && of.profiled.is_none();
+            if found.iter().any(is_missing) {
+                profile(experiment, card, &mut found);
+                save(&found)?;
+            }
         }
     }
     Ok(())
 }
 
+/// JSON, one step a line.
+pub fn text(found: &[Evidence]) -> serde_json::Result<String> {
+    let lines = found.iter().map(serde_json::to_string);
+    let lines = lines.collect::<serde_json::Result<Vec<_>>>()?;
+    Ok(format!("[\n{}\n]\n", lines.join(",\n")))
+}
+
 /// Runs an experiment under the profiler, once for all steps.
 fn profile(experiment: &Experiment, card: &str, found: &mut [Evidence]) {
-    if !experiment.steps.iter().any(Step::is_for_cards) {
-        return;
-    }
     let words = [&[experiment.name], experiment.profiled].concat();
     let command = words.join(" ");
     let seen = match profiler::seen(&words, profiler::METRICS) {
@@ -304,6 +312,13 @@ mod tests {
                     source_hash(step),
                     "{name} was changed since; {again}"
                 );
+                let profiled = evidence.profiled.as_ref();
+                let seen = profiled.map_or(0, |profiled| profiled.metrics.len());
+                assert_eq!(
+                    seen,
+                    profiler::METRICS.len(),
+                    "{name}: the profiler did not see it; {again}, where a card and ncu are"
+                );
                 for claim in step.claims {
                     let count = evidence.claims.get(*claim).copied().unwrap_or(0);
                     assert!(
@@ -313,6 +328,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_recorded_is_one_line_a_step() {
+        let recorded = recorded();
+        let text = text(&recorded).unwrap();
+        assert_eq!(text.lines().count(), recorded.len() + 2);
+        assert_eq!(text, RECORDED);
     }
 
     #[test]

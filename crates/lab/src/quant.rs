@@ -236,6 +236,7 @@ impl Bench {
                     (Rung::Early, _) if batch <= 64 => early(choice::mma(format, batch))?,
                     (Rung::Strips, Some(plan)) => self.contender(Way::Strips(plan), x, size)?,
                     (Rung::Wgmma, _) if batch > 16 => early(choice::wgmma(format, batch))?,
+                    (Rung::Multicast, _) if batch > 16 => early(choice::multicast(format, batch))?,
                     _ => continue,
                 };
                 entrants.push(Entrant {
@@ -445,36 +446,6 @@ impl Bench {
         Ok(())
     }
 
-    /// The last step of each format: the fastest kernel here, and its name.
-    fn best(
-        &self,
-        request: &Request,
-        matrix: &Matrix,
-        size: Size,
-        (x, y): (&Buffer<bf16>, &Buffer<bf16>),
-    ) -> anyhow::Result<Vec<(Entrant<'_>, String)>> {
-        let mut found = Vec::new();
-        for format in Format::ALL {
-            let step = step_of(format, Rung::Best).filter(|step| request.wants(step.name));
-            let Some(step) = step else { continue };
-            let ways = choice::ways(format, size, self.card.about().multiprocessors);
-            let contenders = ways.iter().map(|&way| self.contender(way, x, size));
-            let mut contenders = contenders.collect::<anyhow::Result<Vec<_>>>()?;
-            let fastest = self.fastest(&contenders, matrix, size, (x, y))?;
-            let words = match ways[fastest] {
-                Way::Tensor(variant) => variant.name(),
-                Way::Strips(plan) => plan.variant.name(),
-            };
-            let entrant = Entrant {
-                step: Some(step),
-                name: step.name.to_owned(),
-                contender: contenders.swap_remove(fastest),
-            };
-            found.push((entrant, words));
-        }
-        Ok(found)
-    }
-
     fn measure(
         &self,
         request: &Request,
@@ -505,9 +476,19 @@ impl Bench {
             i => format!("cublasLtMatmul, algorithm {i}"),
         }];
         entrants.extend(self.entrants(request, &x, size)?);
-        for (entrant, words) in self.best(request, matrix, size, (&x, &y))? {
-            entrants.push(entrant);
-            chosen.push(words);
+        for format in Format::ALL {
+            let step = step_of(format, Rung::Best).filter(|step| request.wants(step.name));
+            let Some(step) = step else { continue };
+            let ways = choice::ways(format, size, self.card.about().multiprocessors);
+            let contenders = ways.iter().map(|&way| self.contender(way, &x, size));
+            let mut contenders = contenders.collect::<anyhow::Result<Vec<_>>>()?;
+            let fastest = self.fastest(&contenders, matrix, size, (&x, &y))?;
+            chosen.push(ways[fastest].name());
+            entrants.push(Entrant {
+                step: Some(step),
+                name: step.name.to_owned(),
+                contender: contenders.swap_remove(fastest),
+            });
         }
         outcome
             .notes

@@ -30,6 +30,16 @@ pub enum Way {
     Strips(Plan),
 }
 
+impl Way {
+    /// As in notes.
+    pub fn name(self) -> String {
+        match self {
+            Way::Tensor(variant) => variant.name(),
+            Way::Strips(plan) => plan.variant.name(),
+        }
+    }
+}
+
 /// Kernels that are worth a try.
 pub fn ways(format: Format, size: Size, multiprocessors: u32) -> Vec<Way> {
     let mut ways = Vec::new();
@@ -42,26 +52,32 @@ pub fn ways(format: Format, size: Size, multiprocessors: u32) -> Vec<Way> {
                 ways.extend(plans.into_iter().map(Way::Strips));
             }
             ways.extend([1, 2].map(|units| Way::Tensor(Variant { units, ..mma })));
+            if size.batch > 8 {
+                let narrow = Variant::wgmma(format, 16);
+                ways.extend([mma.shared(), narrow, narrow.shared()].map(Way::Tensor));
+            }
         }
         17..=64 => {
             let both = [mma, wgmma];
             ways.extend(both.map(Way::Tensor));
-            ways.extend(both.map(|variant| {
-                Way::Tensor(Variant {
-                    ahead: 16,
-                    ..variant
-                })
-            }));
+            ways.extend(both.map(|variant| Way::Tensor(variant.shared())));
         }
         // Two tiles of 128 tokens may be faster than one of 256: less is left for other blocks.
         _ => {
-            ways.extend([wgmma, wgmma_tall(format)].map(Way::Tensor));
+            let mut tiles = vec![wgmma, wgmma_tall(format)];
             if size.batch > 128 {
-                ways.push(Way::Tensor(self::wgmma(format, size.batch)));
+                tiles.push(self::wgmma(format, size.batch));
             }
+            let shared = tiles.iter().map(|variant| variant.shared());
+            ways.extend(tiles.iter().copied().chain(shared).map(Way::Tensor));
         }
     }
     ways
+}
+
+/// Inputs that two blocks share, where they are many enough to be halved.
+pub fn multicast(format: Format, batch: usize) -> Variant {
+    wgmma(format, batch.min(128)).shared()
 }
 
 fn wgmma_tall(format: Format) -> Variant {
@@ -94,6 +110,7 @@ pub fn all(shapes: &[(usize, usize)], batches: &[usize], multiprocessors: u32) -
             }
             if batch > 16 {
                 add(Way::Tensor(wgmma(format, batch)));
+                add(Way::Tensor(multicast(format, batch)));
             }
             for &(n, k) in shapes {
                 let size = Size { batch, n, k };

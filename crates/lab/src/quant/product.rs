@@ -23,10 +23,10 @@ pub struct Variant {
     pub is_wide: bool,
     /// Blocks that fit on a multiprocessor; the next kernel's first blocks are among them.
     pub fit: u32,
-    /// Units, 32 at most, that are brought to L2 when the ring is full for the first time.
-    pub ahead: u32,
     /// Tiles of 192 rows, with `wgmma`: inputs are read for more rows at once.
     pub is_tall: bool,
+    /// Blocks, 1 or 2, that share inputs; 2 only with one unit.
+    pub cluster: u32,
 }
 
 /// Shared memory of a multiprocessor, without what the card keeps for each block.
@@ -42,8 +42,8 @@ impl Variant {
             units: 1,
             is_wide: false,
             fit: if tokens >= 64 { 1 } else { 2 },
-            ahead: 0,
             is_tall: false,
+            cluster: 1,
         }
     }
 
@@ -55,16 +55,21 @@ impl Variant {
         }
     }
 
+    /// The same, with inputs that two blocks share.
+    pub fn shared(self) -> Variant {
+        Variant { cluster: 2, ..self }
+    }
+
     /// As in notes and errors.
     pub fn name(self) -> String {
         format!(
-            "{} {} tokens={} units={} fit={} ahead={}{}",
+            "{} {} tokens={} units={} fit={} cluster={}{}",
             self.format.name(),
             if self.is_wide { "wgmma" } else { "mma" },
             self.tokens,
             self.units,
             self.fit,
-            self.ahead,
+            self.cluster,
             if self.is_tall { " tall" } else { "" }
         )
     }
@@ -141,7 +146,7 @@ impl Variant {
             format!("UNITS={}", self.units),
             format!("WGMMA={}", u32::from(self.is_wide)),
             format!("BLOCKS={}", self.fit),
-            format!("AHEAD={}", self.ahead),
+            format!("CLUSTER={}", self.cluster),
             format!("TALL={}", u32::from(self.is_tall)),
         ]
     }
@@ -215,7 +220,7 @@ impl Product {
 
     /// How the copy engine finds inputs for this kernel.
     pub fn inputs(&self, card: &Card, x: &Buffer<bf16>, size: Size) -> anyhow::Result<TensorMap> {
-        let tile = (self.variant.tokens, 64);
+        let tile = (self.variant.tokens / self.variant.cluster, 64);
         let shape = (size.batch as u64, size.k as u64);
         card.matrix(x, shape, tile, Swizzle::Bytes128)
     }
@@ -237,11 +242,14 @@ impl Product {
             size.n
         );
         let k_units = (size.k / 128) as u32;
-        let row_tiles = (size.n as u32).div_ceil(variant.rows());
+        // Two that share inputs count as one. Rows are packed up to a multiple of 768, which is
+        // an even number of tiles.
+        let row_tiles = (size.n as u32).div_ceil(variant.rows() * variant.cluster);
         let token_tiles = (size.batch as u32).div_ceil(variant.tokens);
         let units = k_units * row_tiles * token_tiles;
-        let blocks = units.min(self.multiprocessors);
+        let blocks = units.min(self.multiprocessors / variant.cluster) * variant.cluster;
         let how = Launch {
+            cluster: variant.cluster,
             may_begin_early: is_early,
             stream,
             ..Launch::new((blocks, 1, 1), variant.threads(), variant.shared_bytes())

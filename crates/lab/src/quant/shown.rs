@@ -2,8 +2,14 @@
 
 use half::bf16;
 
-use super::{Bench, matrix::Matrix, product::Size};
-use crate::{experiments::Request, profiler};
+use super::{
+    Bench, Entrant, choice,
+    matrix::Matrix,
+    product::Size,
+    steps::{Rung, step_of},
+    weights::Format,
+};
+use crate::{cuda::Buffer, experiments::Request, profiler};
 
 impl Bench {
     /// Every step to the profiler, at the first batch that it is for.
@@ -21,8 +27,7 @@ impl Bench {
             let y = self.inputs.poisoned::<bf16>(batch * n)?;
             let plain = self.entrants(request, &x, size)?;
             let plain = plain.into_iter().map(|entrant| (entrant, String::new()));
-            let best = self.best(request, &matrix, size, (&x, &y))?;
-            for (entrant, words) in plain.chain(best) {
+            for (entrant, words) in plain.chain(self.first(request, &x, size)?) {
                 let Some(step) = entrant.step.filter(|_| !shown.contains(&entrant.name)) else {
                     continue;
                 };
@@ -34,5 +39,29 @@ impl Bench {
             }
         }
         Ok(())
+    }
+    /// For the last steps, the first kernel that is worth a try: times under a profiler, which
+    /// lets none begin early, would choose another one.
+    fn first(
+        &self,
+        request: &Request,
+        x: &Buffer<bf16>,
+        size: Size,
+    ) -> anyhow::Result<Vec<(Entrant<'_>, String)>> {
+        let mut found = Vec::new();
+        for format in Format::ALL {
+            let step = step_of(format, Rung::Best).filter(|step| request.wants(step.name));
+            let ways = choice::ways(format, size, self.card.about().multiprocessors);
+            let (Some(step), Some(&way)) = (step, ways.first()) else {
+                continue;
+            };
+            let entrant = Entrant {
+                step: Some(step),
+                name: step.name.to_owned(),
+                contender: self.contender(way, x, size)?,
+            };
+            found.push((entrant, way.name()));
+        }
+        Ok(found)
     }
 }

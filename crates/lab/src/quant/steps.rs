@@ -33,16 +33,19 @@ pub enum Rung {
     /// Whole rows in a block; INT4 only.
     Strips,
     Wgmma,
+    /// Inputs that two blocks share.
+    Multicast,
     Best,
 }
 
-pub const RUNGS: [Rung; 7] = [
+pub const RUNGS: [Rung; 8] = [
     Rung::Naive,
     Rung::Gemv,
     Rung::Mma,
     Rung::Early,
     Rung::Strips,
     Rung::Wgmma,
+    Rung::Multicast,
     Rung::Best,
 ];
 
@@ -67,6 +70,7 @@ const fn step(
 const MMA_ABOUT: &str = "Tensor cores with weights as the operand A, packed so that 16 bytes are what a lane needs; bulk copies fill a ring; every multiprocessor gets the same number of units: memory should be the limit up to batch 16.";
 const EARLY_ABOUT: &str = "The same, but the next kernel starts while this one ends and fills its ring with weights: what remains of a launch should vanish.";
 const WGMMA_ABOUT: &str = "wgmma with A from registers: no inputs pass through registers, weights are unpacked while tensor cores work: better from batch 32 on.";
+const MULTICAST_ABOUT: &str = "Two blocks with neighbouring rows share inputs: each has the copy engine write half of them to both. From 32 tokens on all multiprocessors together read several times as many inputs from L2 as weights; that should be halved.";
 const BEST_ABOUT: &str = "The fastest of these and their other sizes of tiles, chosen for each batch and shape by trying all before the rounds, as cuBLAS's algorithm is.";
 
 /// In the order of `RUNGS`, first INT4.
@@ -120,6 +124,14 @@ pub const STEPS: &[Step] = &[
         &["HGMMA.64x64x16", "UBLKCP", "UTMALDG"],
     ),
     step(
+        "int4-multicast",
+        MULTICAST_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=4", "TOKENS=64", "WGMMA=1", "STAGES=4", "CLUSTER=2"],
+        &["HGMMA.64x64x16", "UTMALDG.2D.MULTICAST"],
+    ),
+    step(
         "int4-best",
         BEST_ABOUT,
         PRODUCT_FILE,
@@ -168,6 +180,14 @@ pub const STEPS: &[Step] = &[
         &["HGMMA.64x64x16", "UBLKCP", "UTMALDG"],
     ),
     step(
+        "q4k-multicast",
+        MULTICAST_ABOUT,
+        PRODUCT_FILE,
+        "quant_product",
+        &["FORMAT=5", "TOKENS=64", "WGMMA=1", "STAGES=4", "CLUSTER=2"],
+        &["HGMMA.64x64x16", "UTMALDG.2D.MULTICAST"],
+    ),
+    step(
         "q4k-best",
         BEST_ABOUT,
         PRODUCT_FILE,
@@ -186,6 +206,7 @@ pub fn step_of(format: Format, rung: Rung) -> Option<&'static Step> {
         Rung::Early => "early",
         Rung::Strips => "strips",
         Rung::Wgmma => "wgmma",
+        Rung::Multicast => "multicast",
         Rung::Best => "best",
     };
     let name = format!("{}-{name}", format.name());

@@ -10,8 +10,10 @@ use crate::cuda::{Buffer, Card, Compiled, Kernel, Launch, Stream, compile};
 
 const WARPS: u32 = 8;
 const PIECE_BYTES: u32 = 1056;
-/// That a warp has room for, where two blocks share a multiprocessor.
-const MOST_PIECES: u32 = 13;
+/// Shared memory of a warp, where two blocks share a multiprocessor.
+const WARP_BYTES: u32 = 14 * 1024;
+/// Of inputs, for 8 tokens: 64 columns.
+const PART_BYTES: u32 = 1024;
 /// Sums of more strips do not fit into registers, or only where there is one tile.
 const MOST_STRIPS: u32 = 8;
 const MOST_STRIPS_OF_CLUSTER: u32 = 12;
@@ -25,6 +27,9 @@ pub struct Variant {
     pub strips: u32,
     /// Blocks that divide k.
     pub cluster: u32,
+    /// Parts of inputs that are on their way in shared memory; 0: one, in registers. With two
+    /// tiles only.
+    pub depth: u32,
 }
 
 /// How a matrix is divided among blocks; weights are packed for it.
@@ -54,6 +59,7 @@ impl Plan {
                 tiles,
                 strips: strips.div_ceil(blocks),
                 cluster,
+                depth: 0,
             },
             blocks,
         })
@@ -61,8 +67,24 @@ impl Plan {
 
     /// All for this size.
     pub fn all(size: Size, multiprocessors: u32) -> Vec<Plan> {
-        let plans = (1..=3).map(|cluster| Plan::of(size, cluster, multiprocessors));
-        plans.flatten().collect()
+        let plans = (1..=3).flat_map(|cluster| Plan::of(size, cluster, multiprocessors));
+        let with_depths = |plan: Plan| {
+            let depths: &[u32] = match plan.variant.tiles {
+                1 => &[0],
+                _ => &[0, 2, 3],
+            };
+            depths.iter().map(move |&depth| Plan {
+                variant: Variant {
+                    depth,
+                    ..plan.variant
+                },
+                ..plan
+            })
+        };
+        plans
+            .flat_map(with_depths)
+            .filter(|plan| plan.variant.is_possible())
+            .collect()
     }
 
     /// For any variant that has enough tiles: used to check it.
@@ -79,36 +101,55 @@ impl Plan {
 impl Variant {
     pub fn name(self) -> String {
         format!(
-            "int4 strips tokens={} strips={} cluster={}",
+            "int4 strips tokens={} strips={} cluster={} depth={}",
             8 * self.tiles,
             self.strips,
-            self.cluster
+            self.cluster,
+            self.depth
         )
     }
 
     /// Pieces that are copied together: all of a unit, where two units have room.
     fn together(self) -> u32 {
-        match self.strips {
-            0..=6 => self.strips,
-            7..=8 => 4,
-            _ => 6,
+        match (self.depth, self.strips) {
+            (0, 0..=6) => self.strips,
+            (0, 7..=8) => 4,
+            (0, _) => 6,
+            // There is less room. Two halves of a unit must have some, for all its strips.
+            (_, 0..=3) => self.strips,
+            (_, 4) => 2,
+            (_, 5..=6) => 3,
+            _ => 4,
         }
     }
 
     fn slots(self) -> u32 {
-        (MOST_PIECES / self.together()).min(8)
+        let pieces = (WARP_BYTES - self.queue_bytes()) / PIECE_BYTES;
+        (pieces / self.together()).min(8)
+    }
+
+    /// Of the inputs of a warp.
+    fn queue_bytes(self) -> u32 {
+        self.depth * self.tiles * PART_BYTES
     }
 
     fn shared_bytes(self) -> u32 {
-        WARPS * self.slots() * self.together() * PIECE_BYTES
+        WARPS * (self.slots() * self.together() * PIECE_BYTES + self.queue_bytes())
+    }
+
+    /// Whether a ring has room for all strips of a unit, twice or half by half.
+    fn is_possible(self) -> bool {
+        let slots_of_unit = self.strips.div_ceil(self.together());
+        self.depth == 0 || self.slots() >= slots_of_unit.max(2)
     }
 
     pub fn defines(self) -> Vec<String> {
         // More sums at once than these do not fit into registers.
-        let at_once = match (self.tiles, self.together() % 2) {
+        let at_once = match (self.tiles, self.together()) {
             (1, _) if self.strips > MOST_STRIPS => 3,
-            (1, _) => self.together(),
-            (_, 0) => 2,
+            (1, together) => together,
+            (_, 3) if self.depth > 0 => 3,
+            (_, together) if together % 2 == 0 => 2,
             _ => 1,
         };
         vec![
@@ -118,6 +159,7 @@ impl Variant {
             format!("SLOTS={}", self.slots()),
             format!("CLUSTER={}", self.cluster),
             format!("AT_ONCE={at_once}"),
+            format!("DEPTH={}", self.depth),
         ]
     }
 
@@ -202,12 +244,16 @@ mod tests {
 
     #[test]
     fn rings_of_two_blocks_fit_into_the_shared_memory_of_a_multiprocessor() {
-        for strips in 1..=MOST_STRIPS_OF_CLUSTER {
-            let variant = Variant {
-                tiles: 1,
+        let all = (1..=MOST_STRIPS_OF_CLUSTER).flat_map(|strips| {
+            let with = move |(tiles, depth)| Variant {
+                tiles,
                 strips,
                 cluster: 1,
+                depth,
             };
+            [(1, 0), (2, 2), (2, 3)].map(with)
+        });
+        for variant in all.filter(|variant| variant.is_possible()) {
             assert!(
                 variant.shared_bytes() + 2048 <= 228 * 1024 / 2,
                 "{variant:?}"
