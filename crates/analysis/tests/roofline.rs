@@ -258,13 +258,13 @@ fn ceilings() -> Ceilings {
         instructions: Instructions::Avx2,
         threads,
         flops_per_second,
-        is_repacked: false,
     };
     let kernel = |threads, flops_per_second| KernelCeiling {
         weight_type: "q4_0".to_owned(),
         tokens: 256,
         threads,
         flops_per_second,
+        is_repacked: false,
     };
     Ceilings {
         disk: DiskCeiling {
@@ -295,7 +295,7 @@ fn ceilings() -> Ceilings {
         compute: Some(ComputeCeiling {
             registers: vec![register(1, 50_000_000_000), register(2, 100_000_000_000)],
             kernels: vec![kernel(1, 25_000_000_000), kernel(2, 50_000_000_000)],
-            kernels_of: None,
+            ..ComputeCeiling::default()
         }),
         cpu_threads: 2,
         when: "2026-01-01T00:00:00Z".to_owned(),

@@ -129,11 +129,16 @@ impl Kernels {
         let shape = [matrix.columns as i64, rows as i64, 1];
         let all = Graph::new(count, 0)?;
         let (weights, _buffer) = all.mapped(&self.weights, matrix.ty, shape, count)?;
+        self.time_products(&weights, Matrix { rows, ..matrix }, tokens)
+    }
+
+    /// Weights of one shape times so many tokens.
+    fn time_products(&self, weights: &[Tensor], of: Matrix, tokens: &[usize]) -> Option<Timings> {
         let time = |&tokens: &usize| {
-            let used = &weights[..nodes(weights.len(), matrix.columns * rows, tokens)];
-            let work = (matrix.columns * rows) as f64 * used.len() as f64;
+            let used = &weights[..nodes(weights.len(), of.columns * of.rows, tokens)];
+            let work = (of.columns * of.rows) as f64 * used.len() as f64;
             let timing = self.measure(1, used.len(), work, |graph| {
-                let input = [matrix.columns as i64, tokens as i64, 1];
+                let input = [of.columns as i64, tokens as i64, 1];
                 let input = graph.tensor(GgmlType::F32, input);
                 for &weights in used {
                     // SAFETY: live tensors whose shapes fit.

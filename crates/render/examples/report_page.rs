@@ -59,8 +59,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut findings = findings(&facts, opportunities);
     let roofline = match args.get(3) {
         Some(path) => {
-            let ceilings = serde_json::from_slice(&fs::read(path)?)?;
-            Some(Roofline::of(&facts.classes, &ceilings))
+            let ceilings: kernelio::Ceilings = serde_json::from_slice(&fs::read(path)?)?;
+            let compute = ceilings.compute.as_ref();
+            Some(Roofline::of(&facts.classes, &ceilings.memory, compute))
         }
         None => None,
     };

@@ -4,7 +4,7 @@
 mod golden;
 mod run;
 
-use diagnose::{Diagnosis, Part, PhaseStack, Ranked, stack::PARTS};
+use diagnose::{CallShare, Diagnosis, Part, PhaseStack, Ranked, stack::PARTS};
 use golden::check_golden;
 use render::{page, plots};
 use resvg::usvg::roxmltree::Document;
@@ -39,6 +39,11 @@ fn phase(name: &str, tokens: u64) -> PhaseStack {
             part("stolen", 0.0001),
             part("unexplained", 0.0),
         ],
+        system_calls: vec![CallShare {
+            category: "futex".to_owned(),
+            share: 0.012,
+            calls: vec!["futex".to_owned()],
+        }],
         verdict: "headroom: more threads than processors; weights were read at 4.2 GB/s, 34 % of what 2 threads can read".to_owned(),
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use gguf::GgmlType;
 use llama_cpp_sys_2 as sys;
 
-use super::{Buffer, Graph, Kernels, Matrix, Tensor, Timings, nodes};
+use super::{Buffer, Graph, Kernels, Matrix, Tensor, Timings};
 use crate::variant;
 
 /// With many tokens computing decides, and a few matrices are enough.
@@ -20,20 +20,7 @@ impl Kernels {
         let shape = [matrix.columns as i64, matrix.rows as i64, 1];
         let all = Graph::new(REPACKED, 0)?;
         let (weights, _buffer) = all.repacked(self, matrix.ty, shape, bytes)?;
-        let time = |&tokens: &usize| {
-            let used = &weights[..nodes(weights.len(), matrix.columns * matrix.rows, tokens)];
-            let work = (matrix.columns * matrix.rows) as f64 * used.len() as f64;
-            let timing = self.measure(1, used.len(), work, |graph| {
-                let input = [matrix.columns as i64, tokens as i64, 1];
-                let input = graph.tensor(GgmlType::F32, input);
-                for &weights in used {
-                    // SAFETY: live tensors whose shapes fit.
-                    graph.add(|context| unsafe { sys::ggml_mul_mat(context, weights, input) });
-                }
-            });
-            Some((tokens, timing?))
-        };
-        tokens.iter().map(time).collect()
+        self.time_products(&weights, matrix, tokens)
     }
 }
 
