@@ -100,8 +100,13 @@ impl Tree {
         }
         let copy = self.place(path)?;
         let mut strip = house.command("strip");
-        // Names of functions stay: `record --cpu` tells by them whether a thread computes or waits.
-        strip.args(["--strip-debug", "-o"]).arg(&copy);
+        // Of the program that computes, names of functions stay: `record --cpu` tells by them whether
+        // a thread computes or waits. Those of all programs make the wheel too large.
+        let what = match name {
+            "tensorscope" => "--strip-debug",
+            _ => "--strip-unneeded",
+        };
+        strip.args([what, "-o"]).arg(&copy);
         strip.arg(&built);
         house.read(strip)?;
         let file = fs::read(&copy).map_err(|error| format!("{}: {error}", copy.display()))?;
