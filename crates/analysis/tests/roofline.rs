@@ -239,11 +239,11 @@ fn a_token_computes_what_the_estimate_says() {
     }
 }
 
-/// Two threads read 20 GB/s and compute 100 GFLOP/s; with q4_0 weights 50.
 fn against(rows: &[ClassRow], ceilings: &Ceilings) -> Roofline {
     Roofline::of(rows, &ceilings.memory, ceilings.compute.as_ref())
 }
 
+/// Two threads read 20 GB/s and compute 100 GFLOP/s; with q4_0 weights 50.
 fn ceilings() -> Ceilings {
     let rates = |rate: u64| Rates::of(vec![rate]).unwrap();
     let threads = |threads, bytes_per_second| ThreadsCeiling {

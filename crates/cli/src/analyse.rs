@@ -132,21 +132,23 @@ fn kept(run: &Run) -> Option<Results> {
     serde_json::from_slice(results).ok().filter(|_| is_current)
 }
 
-/// In one step, so that a reader finds all of it or nothing.
 fn keep(run: &Run, results: &Results) -> anyhow::Result<()> {
     let results = serde_json::to_vec(results)?;
     let mut text = serde_json::to_vec(&Kept::of(run, &results)?)?;
     text.push(b'\n');
     text.extend(results);
-    let scratch = run
-        .path()
-        .join(format!(".{KEPT_FILE}-{}", std::process::id()));
-    let written = std::fs::write(&scratch, text)
-        .and_then(|()| std::fs::rename(&scratch, run.path().join(KEPT_FILE)));
+    Ok(keep_file(run, KEPT_FILE, &text)?)
+}
+
+/// A file of a run, in one step, so that a reader finds all of it or nothing.
+pub fn keep_file(run: &Run, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let scratch = run.path().join(format!(".{name}-{}", std::process::id()));
+    let written = std::fs::write(&scratch, bytes)
+        .and_then(|()| std::fs::rename(&scratch, run.path().join(name)));
     if written.is_err() {
         let _ = std::fs::remove_file(&scratch);
     }
-    Ok(written?)
+    written
 }
 
 /// Reads the log once and runs every analysis.

@@ -22,6 +22,8 @@ use kernelio::{
 use rundir::Run;
 use serde::{Deserialize, Serialize};
 
+use crate::analyse::keep_file;
+
 const FILE: &str = "measured.json";
 /// Threads that had a processor for less of the time measured somebody else's load.
 const MIN_ON_CPU_PERMILLE: u32 = 900;
@@ -70,15 +72,21 @@ impl Measured {
         if is_new {
             let text = serde_json::to_vec(&known).unwrap_or_default();
             // A run on a disk that cannot be written to is measured each time.
-            let _ = std::fs::write(path_of(run), text);
+            let _ = keep_file(run, FILE, &text);
         }
         known
     }
 
     /// What an earlier diagnosis measured.
     pub fn kept(run: &Run) -> Measured {
-        let bytes = std::fs::read(path_of(run)).unwrap_or_default();
-        serde_json::from_slice(&bytes).unwrap_or_default()
+        let bytes = std::fs::read(run.path().join(FILE)).unwrap_or_default();
+        let kept: Measured = serde_json::from_slice(&bytes).unwrap_or_default();
+        Measured {
+            // A speed of 0 is of a damaged file; it predicts nothing.
+            memory: kept.memory.filter(|memory| memory.bytes_per_second > 0),
+            disk: kept.disk.filter(|disk| disk.bytes_per_second > 0),
+            ..kept
+        }
     }
 
     /// Where memory was measured.
@@ -156,10 +164,6 @@ impl Measured {
         self.disk = disk::measure(&path, DiskOptions::default(), &mut |_| ()).ok();
         self.disk.is_some()
     }
-}
-
-fn path_of(run: &Run) -> PathBuf {
-    run.path().join(FILE)
 }
 
 /// The first one of the run's model.

@@ -41,7 +41,6 @@ impl Of<'_> {
                 pass(running, largest).map(|nanos| nanos / largest),
             ),
         ];
-        let reached = self.reached(compute);
         let ceiling = compute.flops_with_threads(all as usize);
         for (name, times) in found {
             if let Some(times) = times {
@@ -52,9 +51,6 @@ impl Of<'_> {
             if let Some(nanos) = nanos {
                 self.put(name, Unit::Nanos, nanos, MEASURED);
             }
-        }
-        if let Some(share) = reached {
-            self.put("products.of_best", Unit::Share, share, MEASURED);
         }
         if let Some(flops) = ceiling {
             self.put("compute.ceiling", Unit::FlopsPerSecond, flops, MEASURED);
@@ -129,22 +125,5 @@ impl Of<'_> {
         let threads = threads.max(1.0) as usize;
         let plain = compute.product_with_tokens(ty, tokens, threads)?;
         Some(compute.repacked_with_tokens(ty, tokens, threads)? / plain)
-    }
-
-    /// How long the products of the phase would take at the speed that was measured with weights
-    /// of their type, over how long they took. Experts get few tokens each and are left out.
-    fn reached(&self, compute: &ComputeCeiling) -> Option<f64> {
-        let (mut at_best, mut taken) = (0.0, 0.0);
-        for row in self.multiplying().filter(|row| row.op == "MUL_MAT") {
-            let tokens = ((row.batch_from + row.batch_to) / 2).max(1) as usize;
-            let threads = row.threads.max(1) as usize;
-            let ty = row.weight_type.as_deref()?;
-            let rate = compute.product_with_tokens(ty, tokens, threads);
-            if let (Some(rate), Some(flops)) = (rate, row.flops) {
-                at_best += flops as f64 / rate;
-                taken += row.nanos as f64 / 1e9;
-            }
-        }
-        (taken > 0.0).then(|| at_best / taken)
     }
 }

@@ -16,15 +16,18 @@ fn is_sound(timing: &Timing) -> bool {
     best > 0.0 && best <= median && median <= worst && worst < 1.0
 }
 
+fn matrix(ty: GgmlType) -> Matrix {
+    Matrix {
+        ty,
+        columns: 512,
+        rows: 256,
+    }
+}
+
 #[test]
 fn kernels_take_time_and_more_tokens_take_more() {
     let _alone = alone();
     let kernels = Kernels::new(2, Duration::from_millis(1), 64 << 20).unwrap();
-    let matrix = |ty| Matrix {
-        ty,
-        columns: 512,
-        rows: 256,
-    };
     for ty in [
         GgmlType::Q4_0,
         GgmlType::Q4_K,
@@ -76,11 +79,6 @@ fn kernels_take_time_and_more_tokens_take_more() {
 fn repacked_weights_are_timed_too() {
     let _alone = alone();
     let kernels = Kernels::new(2, Duration::from_millis(1), 64 << 20).unwrap();
-    let matrix = |ty| Matrix {
-        ty,
-        columns: 512,
-        rows: 256,
-    };
     // Only where this processor has such kernels.
     if let Some(times) = kernels.repacked_product(matrix(GgmlType::Q4_0), &[64]) {
         assert!(is_sound(&times[0].1), "{times:?}");

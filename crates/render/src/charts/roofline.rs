@@ -102,26 +102,25 @@ pub fn roofline(of: &Roofline) -> Option<RooflineChart> {
     })
 }
 
-fn slope(roof: &MemoryRoof) -> Roof {
-    let threads = plural(u64::from(roof.threads), "thread");
-    let rate = short(roof.bytes_per_second / 1e9);
-    Roof {
-        name: format!("memory, {threads}: {rate} GB/s"),
-        threads: roof.threads,
-        per_second: roof.bytes_per_second,
-    }
+fn slope(of: &MemoryRoof) -> Roof {
+    roof("memory", of.threads, of.bytes_per_second, "GB/s")
 }
 
-fn flat(roof: &ComputeRoof) -> Roof {
-    let what = match &roof.weight_type {
+fn flat(of: &ComputeRoof) -> Roof {
+    let what = match &of.weight_type {
         Some(ty) => format!("llama.cpp, {ty}"),
         None => "f32 in registers".to_owned(),
     };
-    let threads = plural(u64::from(roof.threads), "thread");
-    let rate = short(roof.flops_per_second / 1e9);
+    roof(&what, of.threads, of.flops_per_second, "GFLOP/s")
+}
+
+/// `unit` is that of a billionth of the rate.
+fn roof(what: &str, threads: u32, per_second: f64, unit: &str) -> Roof {
+    let count = plural(u64::from(threads), "thread");
+    let rate = short(per_second / 1e9);
     Roof {
-        name: format!("{what}, {threads}: {rate} GFLOP/s"),
-        threads: roof.threads,
-        per_second: roof.flops_per_second,
+        name: format!("{what}, {count}: {rate} {unit}"),
+        threads,
+        per_second,
     }
 }

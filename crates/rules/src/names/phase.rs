@@ -116,10 +116,6 @@ pub const PHASE: &[Name] = &[
         "how many times as fast products are with repacked weights",
     ),
     (
-        "products.of_best",
-        "of the speed that llama.cpp's products were measured to have here with as many tokens and threads, what they had in the phase",
-    ),
-    (
         "compute.ceiling",
         "products of 32-bit numbers a second, of all processors",
     ),
