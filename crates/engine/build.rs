@@ -20,6 +20,14 @@ const WATCHED: [&str; 2] = [
     "ggml_compute_forward_rms_norm_mul_fused",
 ];
 
+/// Kernels for several tokens: src/one_by_one.rs decides whether they are used.
+const BATCHED: [&str; 4] = [
+    "llamafile_sgemm",
+    "ggml_compute_forward_mul_mat_tiled",
+    "ggml_compute_forward_mul_mat_id_tiled",
+    "ggml_compute_forward_flash_attn_ext",
+];
+
 fn main() {
     for path in ["build.rs", "build", "src/breakdown.cpp"] {
         println!("cargo:rerun-if-changed={path}");
@@ -41,7 +49,7 @@ fn main() {
     }
     let is = |variable: &str, value: &str| std::env::var(variable).as_deref() == Ok(value);
     if is("CARGO_CFG_TARGET_ARCH", "x86_64") {
-        variants::build(&WATCHED);
+        variants::build(&[&WATCHED[..], &BATCHED].concat());
     } else {
         for symbol in WATCHED {
             println!("cargo:rustc-link-arg-tests=-Wl,--wrap={symbol}");

@@ -22,8 +22,8 @@ use std::{
     },
 };
 
-/// Beside `ggml_graph_compute`, which is wrapped as well.
-const KEPT: [&str; 1] = ["ggml_backend_cpu_reg"];
+/// Beside those that are wrapped. Their calls from inside stay inside.
+const KEPT: [&str; 2] = ["ggml_backend_cpu_reg", "ggml_barrier"];
 const COMPUTE: &str = "ggml_graph_compute";
 
 struct Variant {

@@ -3,6 +3,7 @@
 //! - [`model`], [`context`]: llama.cpp's two objects, owned;
 //! - [`hooks`]: where llama.cpp's graph computations pass through us;
 //! - [`generate`]: prompt in, tokens out;
+//! - [`draft`]: tokens that are guessed, and checked together;
 //! - [`loading`]: how a model's file is mapped, and read or not read while it is loaded;
 //! - [`memory`]: what llama.cpp would take, without a weight read;
 //! - [`kernels`]: how fast llama.cpp's own kernels are here;
@@ -10,6 +11,7 @@
 //! - [`feeding`]: a model larger than memory, its weights fed (crate `feed`);
 //! - [`recording`]: a recorder for this engine and its run directory's log;
 //! - [`audit`]: the record held against the MMU;
+//! - [`one_by_one`]: batches with the numbers that their tokens have alone;
 //! - [`overhead`]: what recording costs, measured token by token;
 //! - [`processor`]: which instructions are to be had here;
 //! - [`variant`]: llama.cpp's kernels, of which those for this processor are chosen;
@@ -20,6 +22,7 @@
 pub mod absent;
 pub mod audit;
 pub mod context;
+pub mod draft;
 pub mod feeding;
 pub mod generate;
 pub mod hooks;
@@ -27,6 +30,7 @@ pub mod kernels;
 pub mod loading;
 pub mod memory;
 pub mod model;
+pub mod one_by_one;
 pub mod overhead;
 pub mod processor;
 pub mod recording;
@@ -87,6 +91,10 @@ pub enum EngineError {
     },
     #[error("llama.cpp cannot tokenize the prompt")]
     Tokenize,
+    #[error("the draft model cannot draft for this model: {reason}")]
+    Draft { reason: String },
+    #[error("the memory of this model's architecture cannot take back tokens; use --draft off")]
+    CannotTakeBack,
     #[error("{0}")]
     Log(String),
     #[error(transparent)]

@@ -14,6 +14,8 @@ use std::{
 use capture::{RawCplan, hook::ComputeFn};
 use llama_cpp_sys_2 as sys;
 
+#[cfg(target_arch = "x86_64")]
+use crate::one_by_one::Batched;
 use crate::{EngineError, processor, start};
 
 /// Names a variant that is to be used instead of the best.
@@ -32,34 +34,80 @@ struct Functions {
     compute: ComputeFn,
     #[cfg(target_arch = "x86_64")]
     watched: [unsafe extern "C" fn(); 2],
+    #[cfg(target_arch = "x86_64")]
+    batched: Batched,
 }
 
 #[cfg(target_arch = "x86_64")]
 mod linked {
     use std::{
         arch::global_asm,
-        ffi::c_void,
+        ffi::{c_char, c_void},
         sync::atomic::{AtomicPtr, Ordering},
     };
 
-    use super::{Functions, RawCplan, Variant, c_int, sys};
+    use super::{Batched, Functions, RawCplan, Variant, c_int, sys};
+    use crate::one_by_one::ComputeParams;
 
+    /// The functions of a variant have its name before theirs (build/variants.rs).
     macro_rules! variant {
-        ($name:literal, $needs:expr, $register:ident, $compute:ident, $extra:ident, $fused:ident) => {{
+        ($name:literal, $needs:expr) => {{
             unsafe extern "C" {
-                fn $register() -> sys::ggml_backend_reg_t;
-                fn $compute(graph: *mut c_void, cplan: *mut RawCplan) -> c_int;
+                #[link_name = concat!("tensorscope_", $name, "_ggml_backend_cpu_reg")]
+                fn register() -> sys::ggml_backend_reg_t;
+                #[link_name = concat!("tensorscope_", $name, "_ggml_graph_compute")]
+                fn compute(graph: *mut c_void, cplan: *mut RawCplan) -> c_int;
                 // Only passed on, whatever they take.
-                fn $extra();
-                fn $fused();
+                #[link_name = concat!("tensorscope_", $name, "_ggml_cpu_extra_compute_forward")]
+                fn extra();
+                #[link_name = concat!("tensorscope_", $name, "_ggml_compute_forward_rms_norm_mul_fused")]
+                fn fused();
+                #[link_name = concat!("tensorscope_", $name, "_llamafile_sgemm")]
+                fn sgemm(
+                    params: *const ComputeParams,
+                    m: i64,
+                    n: i64,
+                    k: i64,
+                    a: *const c_void,
+                    a_stride: i64,
+                    b: *const c_void,
+                    b_stride: i64,
+                    c: *mut c_void,
+                    c_stride: i64,
+                    a_type: c_int,
+                    b_type: c_int,
+                    c_type: c_int,
+                ) -> bool;
+                #[link_name = concat!("tensorscope_", $name, "_ggml_compute_forward_mul_mat_tiled")]
+                fn tiled(params: *const ComputeParams, node: *mut sys::ggml_tensor) -> bool;
+                #[link_name = concat!("tensorscope_", $name, "_ggml_compute_forward_mul_mat_id_tiled")]
+                fn tiled_experts(
+                    params: *const ComputeParams,
+                    node: *mut sys::ggml_tensor,
+                    expert: i64,
+                    rows: i64,
+                    expert_rows: *const i32,
+                    scratch: *mut c_char,
+                ) -> bool;
+                #[link_name = concat!("tensorscope_", $name, "_ggml_compute_forward_flash_attn_ext")]
+                fn attention(params: *const ComputeParams, node: *mut sys::ggml_tensor);
+                #[link_name = concat!("tensorscope_", $name, "_ggml_barrier")]
+                fn barrier(threadpool: *mut c_void);
             }
             Variant {
                 name: $name,
                 needs: $needs,
                 functions: Functions {
-                    register: $register,
-                    compute: $compute,
-                    watched: [$extra, $fused],
+                    register,
+                    compute,
+                    watched: [extra, fused],
+                    batched: Batched {
+                        sgemm,
+                        tiled,
+                        tiled_experts,
+                        attention,
+                        barrier,
+                    },
                 },
             }
         }};
@@ -79,38 +127,10 @@ mod linked {
     ];
 
     pub(super) static VARIANTS: [Variant; 4] = [
-        variant!(
-            "sse42",
-            SETS.split_at(1).0,
-            tensorscope_sse42_ggml_backend_cpu_reg,
-            tensorscope_sse42_ggml_graph_compute,
-            tensorscope_sse42_ggml_cpu_extra_compute_forward,
-            tensorscope_sse42_ggml_compute_forward_rms_norm_mul_fused
-        ),
-        variant!(
-            "avx2",
-            SETS.split_at(6).0,
-            tensorscope_avx2_ggml_backend_cpu_reg,
-            tensorscope_avx2_ggml_graph_compute,
-            tensorscope_avx2_ggml_cpu_extra_compute_forward,
-            tensorscope_avx2_ggml_compute_forward_rms_norm_mul_fused
-        ),
-        variant!(
-            "avx512",
-            SETS.split_at(8).0,
-            tensorscope_avx512_ggml_backend_cpu_reg,
-            tensorscope_avx512_ggml_graph_compute,
-            tensorscope_avx512_ggml_cpu_extra_compute_forward,
-            tensorscope_avx512_ggml_compute_forward_rms_norm_mul_fused
-        ),
-        variant!(
-            "avx512bf16",
-            &SETS,
-            tensorscope_avx512bf16_ggml_backend_cpu_reg,
-            tensorscope_avx512bf16_ggml_graph_compute,
-            tensorscope_avx512bf16_ggml_cpu_extra_compute_forward,
-            tensorscope_avx512bf16_ggml_compute_forward_rms_norm_mul_fused
-        ),
+        variant!("sse42", SETS.split_at(1).0),
+        variant!("avx2", SETS.split_at(6).0),
+        variant!("avx512", SETS.split_at(8).0),
+        variant!("avx512bf16", &SETS),
     ];
 
     static EXTRA: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -259,6 +279,12 @@ fn functions() -> &'static Functions {
 /// `ggml_graph_compute` of the chosen variant.
 pub(crate) fn compute() -> ComputeFn {
     functions().compute
+}
+
+/// Kernels for several tokens of the chosen variant.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn batched() -> Batched {
+    functions().batched
 }
 
 /// What llama.cpp calls for the processor's devices, buffers and kernels.
