@@ -90,10 +90,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn of_engine(args: &Args, log_directory: &Path) -> anyhow::Result<Findings> {
-    let texts = args.engine.texts()?;
+    let prompts = args.engine.prompts()?;
     let mut prepared =
         args.engine
-            .prepare(texts, Repack::Off, Loading::AsFound, MemoryCounts::No)?;
+            .prepare(prompts, Repack::Off, Loading::AsFound, MemoryCounts::No)?;
     let grain = if args.per_node {
         Grain::Node
     } else {

@@ -16,12 +16,14 @@ use gguf::GgmlType;
 use launch::planning::check_cache;
 use rundir::error::reason;
 
-use crate::truncated;
+use crate::{prompts, truncated};
 
 /// Tokens generated per sequence, when nobody says.
 pub const DEFAULT_TOKENS: u32 = 32;
 /// `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCES: i64 = 256;
+/// Prompts of a file that are computed side by side, when nobody says.
+const USUAL_PARALLEL: usize = 8;
 /// Tokens of one graph, when nobody says.
 const DEFAULT_MICRO_BATCH: u32 = 512;
 
@@ -95,10 +97,11 @@ pub struct EngineArgs {
     #[arg(long = "flash-attn", value_name = "WHEN", default_value = "auto")]
     pub flash_attention: When,
 
-    /// Sequences computed side by side in one batch; the prompts are repeated
-    #[arg(long, alias = "np", value_name = "N", default_value_t = 1,
+    /// Sequences computed side by side in one batch; the prompts are repeated [default: 1; of a
+    /// file of prompts up to 8]
+    #[arg(long, alias = "np", value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=MAX_SEQUENCES))]
-    pub parallel: u16,
+    pub parallel: Option<u16>,
 
     /// Temperature; 0 takes the likeliest token
     #[arg(long = "temp", value_name = "T", default_value_t = 0.0, allow_negative_numbers = true,
@@ -136,6 +139,23 @@ pub enum MemoryCounts {
     No,
 }
 
+/// What is generated from.
+pub struct Prompts {
+    pub texts: Vec<String>,
+    /// How many of them are computed side by side.
+    pub parallel: usize,
+}
+
+impl Prompts {
+    /// Tokens that a pass has at most, and that the context holds at once: no token is shorter
+    /// than a byte, but for those that begin and end a text.
+    pub fn max_tokens(&self) -> usize {
+        let mut lengths: Vec<usize> = self.texts.iter().map(|text| text.len() + 2).collect();
+        lengths.sort_unstable_by(|a, b| b.cmp(a));
+        lengths.iter().take(self.parallel).sum()
+    }
+}
+
 /// What a run needs, with the model loaded and everything checked.
 pub struct Prepared {
     pub model: Model,
@@ -161,8 +181,8 @@ impl EngineArgs {
         Ok(())
     }
 
-    /// The prompts' texts, one per sequence.
-    pub fn texts(&self) -> anyhow::Result<Vec<String>> {
+    /// The prompts, each a sequence of its own.
+    pub fn prompts(&self) -> anyhow::Result<Prompts> {
         let texts = match &self.file {
             Some(path) => vec![read_prompt(path)?],
             None => self.prompt.clone(),
@@ -170,15 +190,27 @@ impl EngineArgs {
         if texts.is_empty() || texts.iter().any(String::is_empty) {
             return Err(engine::EngineError::EmptyPrompt.into());
         }
-        let sequences = usize::from(self.parallel).max(texts.len());
-        if sequences > MAX_SEQUENCES as usize {
+        let parallel = self.parallel.map_or(1, usize::from).max(texts.len());
+        if parallel > MAX_SEQUENCES as usize {
             bail!(
-                "{sequences} prompts were given; llama.cpp computes at most {MAX_SEQUENCES} sequences side by side"
+                "{parallel} prompts were given; llama.cpp computes at most {MAX_SEQUENCES} sequences side by side"
             );
         }
-        Ok((0..sequences)
-            .map(|i| texts[i % texts.len()].clone())
-            .collect())
+        let texts = (0..parallel).map(|i| texts[i % texts.len()].clone());
+        Ok(Prompts {
+            texts: texts.collect(),
+            parallel,
+        })
+    }
+
+    /// The prompts of a file, which take turns.
+    pub fn prompts_of(&self, path: &Path) -> anyhow::Result<Prompts> {
+        let texts = prompts::read(path)?;
+        let parallel = self.parallel.map_or(USUAL_PARALLEL, usize::from);
+        Ok(Prompts {
+            parallel: parallel.min(texts.len()),
+            texts,
+        })
     }
 
     /// Tokens of one graph at most, of prompts of `prompt_tokens`. Buffers are made for as
@@ -191,7 +223,8 @@ impl EngineArgs {
             (None, MemoryCounts::No) => DEFAULT_MICRO_BATCH,
             (None, MemoryCounts::Yes) => {
                 let needed = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
-                let steps = needed.max(u32::from(self.parallel)).div_ceil(STEP_TOKENS);
+                let sequences = self.parallel.map_or(1, u32::from);
+                let steps = needed.max(sequences).div_ceil(STEP_TOKENS);
                 steps.saturating_mul(STEP_TOKENS).min(DEFAULT_MICRO_BATCH)
             }
         };
@@ -201,11 +234,12 @@ impl EngineArgs {
     /// Loads the model and checks the prompts against the context.
     pub fn prepare(
         &self,
-        texts: Vec<String>,
+        prompts: Prompts,
         repack: Repack,
         loading: Loading,
         counts: MemoryCounts,
     ) -> anyhow::Result<Prepared> {
+        let Prompts { texts, parallel } = prompts;
         let model = Model::load_as(self.model(), repack, loading)?;
         // Unless the command has said what becomes of its run then.
         truncated::guard(&model.gguf, None);
@@ -214,16 +248,9 @@ impl EngineArgs {
             .map(|text| model.tokenize(text))
             .collect::<Result<Vec<_>, _>>()?;
         let tokens = self.tokens.unwrap_or(DEFAULT_TOKENS) as usize;
-        let prompt_tokens: usize = prompts.iter().map(Vec::len).sum();
-        let needed = prompt_tokens + tokens * prompts.len();
-        // Without a wish: what is needed, but not more than the model was made for.
-        let trained = model.trained_context() * prompts.len();
-        let context = match self.context {
-            Some(context) => context as usize,
-            None => needed.next_multiple_of(256).min(trained.max(256)),
-        };
         let generate = GenerateProps {
             prompts,
+            parallel,
             tokens,
             sampling: if self.temperature > 0.0 {
                 Sampling::Random {
@@ -241,6 +268,14 @@ impl EngineArgs {
                 EndOfText::Stops
             },
         };
+        let needed = generate.max_tokens_at_once();
+        let prompt_tokens = needed - tokens * generate.sequences();
+        // Without a wish: what is needed, but not more than the model was made for.
+        let trained = model.trained_context() * generate.sequences();
+        let context = match self.context {
+            Some(context) => context as usize,
+            None => needed.next_multiple_of(256).min(trained.max(256)),
+        };
         if needed > context && needed > trained {
             bail!(
                 "prompt and generation need {needed} tokens, and the model was trained for \
@@ -255,7 +290,7 @@ impl EngineArgs {
             context,
             batch: self.batch as usize,
             micro_batch: self.micro_batch(prompt_tokens, counts) as usize,
-            sequences: generate.prompts.len(),
+            sequences: generate.sequences(),
             key_type: self.key_type,
             value_type: self.value_type,
             flash_attention: match self.flash_attention {
@@ -283,7 +318,7 @@ fn token_count(text: &str) -> Result<u32, String> {
     text.parse().map_err(wrong)
 }
 
-fn read_prompt(path: &Path) -> anyhow::Result<String> {
+pub fn read_prompt(path: &Path) -> anyhow::Result<String> {
     let bytes = if path == Path::new("-") {
         let mut bytes = Vec::new();
         std::io::stdin()

@@ -22,6 +22,7 @@ mod handed_over;
 mod inspect;
 mod older_glibc;
 mod plan;
+mod prompts;
 mod record;
 mod report;
 mod report_files;

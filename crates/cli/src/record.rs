@@ -50,7 +50,7 @@ use self::{
 use terminal::{progress, signals, text::grouped};
 
 use crate::{
-    engine_args::{EngineArgs, MemoryCounts, OF_ENGINE},
+    engine_args::{EngineArgs, MemoryCounts, OF_ENGINE, Prompts},
     run::{Asked, Wish, decide},
     truncated,
     view::Live,
@@ -149,7 +149,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         return program(args);
     }
     args.engine.check_model("record")?;
-    let texts = args.engine.texts()?;
+    let prompts = args.engine.prompts()?;
     if args.quiet {
         progress::be_quiet();
     }
@@ -159,7 +159,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .clone()
         .unwrap_or_else(RunDirectory::default_path);
     let model_file = gguf::Model::open(args.engine.model())?;
-    let feed = feed(&args, &texts, &model_file)?;
+    let feed = feed(&args, &prompts, &model_file)?;
     let mut limit = args.underneath.limit()?;
     let mut started = Started::create(&path, &model_file)?;
     let dropped_bytes = underneath::make_cold(&args.underneath.cold_files(&model_file))?;
@@ -174,7 +174,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         .transpose()?;
     let tokens = Arc::new(AtomicU64::new(0));
     let session = watch(&args.underneath, &files, started.directory(), &tokens)?;
-    let outcome = record(&args, texts, started.directory(), &tokens, feed)?;
+    let outcome = record(&args, prompts, started.directory(), &tokens, feed)?;
     let mut directory = started.keep();
     let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
     // Gone before tables are made, which need memory of their own.
@@ -203,12 +203,12 @@ fn tables(are_left_out: bool) -> Tables {
 }
 
 /// How the weights are to be fed; `None` if that is not asked for, or they fit.
-fn feed(args: &Args, texts: &[String], model: &gguf::Model) -> anyhow::Result<Option<Box<Props>>> {
+fn feed(args: &Args, prompts: &Prompts, model: &gguf::Model) -> anyhow::Result<Option<Box<Props>>> {
     let (Some(strategies), Some(budget_bytes)) = (args.feed, args.underneath.memory()) else {
         return Ok(None);
     };
     let wish = Wish::new(strategies);
-    let asked = Asked::new(&args.engine, texts);
+    let asked = Asked::new(&args.engine, prompts);
     Ok(decide(&asked, &wish, model, None, budget_bytes).said(model, args.quiet))
 }
 
@@ -258,7 +258,7 @@ fn program(args: Args) -> anyhow::Result<ExitCode> {
 /// Fails only before the first evaluation; what goes wrong later is in the outcome.
 fn record(
     args: &Args,
-    texts: Vec<String>,
+    prompts: Prompts,
     directory: &mut RunDirectory,
     tokens: &AtomicU64,
     feed: Option<Box<Props>>,
@@ -268,7 +268,7 @@ fn record(
         Some(_) => (Loading::Lazy, MemoryCounts::Yes),
         None => (Loading::AsFound, MemoryCounts::No),
     };
-    let prepared = args.engine.prepare(texts, repack, loading, counts)?;
+    let prepared = args.engine.prepare(prompts, repack, loading, counts)?;
     describe(
         directory.metadata_mut(),
         &prepared.texts,

@@ -177,6 +177,16 @@ impl<'m> Context<'m> {
         }
     }
 
+    /// Forgets what a sequence has from `position` on. `false` where the model's memory cannot
+    /// take back single tokens (recurrent ones).
+    pub fn forget(&mut self, sequence: u32, position: usize) -> bool {
+        // SAFETY: a live context's memory.
+        unsafe {
+            let memory = sys::llama_get_memory(self.raw);
+            sys::llama_memory_seq_rm(memory, sequence as i32, position as i32, -1)
+        }
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         // SAFETY: a live context's memory.

@@ -51,6 +51,15 @@ impl Model {
         })
     }
 
+    /// Reads all of it into memory of its own, in whatever order is fastest to compute with.
+    pub fn load_into_memory(path: &Path) -> Result<Model, ModelError> {
+        Model::load_with(path, Loading::AsFound, |params, _| {
+            params.load_mode = sys::LLAMA_LOAD_MODE_NONE;
+            params.use_extra_bufts = true;
+            None
+        })
+    }
+
     /// `set` changes parameters, and may name another file for llama.cpp to read.
     pub(crate) fn load_with(
         path: &Path,
@@ -119,6 +128,13 @@ impl Model {
     pub fn trained_context(&self) -> usize {
         // SAFETY: a loaded model.
         unsafe { sys::llama_model_n_ctx_train(self.raw) }.max(0) as usize
+    }
+
+    /// Whether single tokens can be taken back from its memory, which drafts need. What a
+    /// recurrent model remembers is one state.
+    pub fn takes_back(&self) -> bool {
+        // SAFETY: a loaded model.
+        unsafe { !sys::llama_model_is_recurrent(self.raw) && !sys::llama_model_is_hybrid(self.raw) }
     }
 
     /// Token ids of a text, with the tokens that the model wants at its start.

@@ -84,6 +84,7 @@ pub fn prompt(model: &Model, tokens: usize) -> Vec<i32> {
 
 pub fn greedy(prompts: Vec<Vec<i32>>, tokens: usize) -> GenerateProps {
     GenerateProps {
+        parallel: prompts.len(),
         prompts,
         tokens,
         sampling: Sampling::Greedy,

@@ -4,6 +4,7 @@
 mod audits;
 mod caches;
 mod children;
+mod drafting;
 mod feeding;
 mod fixtures;
 mod kernels;
