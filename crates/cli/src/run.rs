@@ -1,13 +1,18 @@
 //! `tensorscope run`: generate with a model larger than memory, its weights fed.
 
 mod args;
+mod drafting;
 mod generation;
 
 use std::{process::ExitCode, time::Instant};
 
 use anyhow::Context as _;
 use engine::{
-    context::Context, feeding::Feeding, generate::generate, loading::Loading, model::Repack,
+    context::Context,
+    feeding::Feeding,
+    generate::generate_drafted,
+    loading::Loading,
+    model::{Model, Repack},
 };
 use feed::{Distribution, Faults, Method, Props};
 use indicatif::HumanBytes;
@@ -24,9 +29,9 @@ use planfile::Plan;
 use terminal::signals;
 
 pub use self::args::Args;
-use self::generation::Generation;
+use self::{drafting::Guesser, generation::Generation};
 use crate::{
-    engine_args::{DEFAULT_TOKENS, EngineArgs, MemoryCounts},
+    engine_args::{DEFAULT_TOKENS, EngineArgs, MemoryCounts, Prompts},
     record::directory::{Outcome, Started, Tables, finish, make_tables},
     truncated,
 };
@@ -97,8 +102,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     args.engine.check_model("run")?;
     let begin = Instant::now();
-    let texts = args.engine.texts()?;
+    let prompts = match &args.prompts {
+        Some(path) => args.engine.prompts_of(path)?,
+        None => args.engine.prompts()?,
+    };
     let model = gguf::Model::open(args.engine.model())?;
+    let draft_file = args
+        .draft_model
+        .as_deref()
+        .map(gguf::Model::open)
+        .transpose()?;
     let plan = args.plan.as_deref().map(Plan::read).transpose()?;
     if let Some(plan) = &plan {
         plan.check(&model)?;
@@ -110,7 +123,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     let wish = args.wish();
-    let asked = Asked::new(&args.engine, &texts);
+    let mut asked = Asked::new(&args.engine, &prompts);
+    if let Some(file) = &draft_file {
+        asked.keep_beside(file);
+    }
     let feed = decide(&asked, &wish, &model, plan, budget_bytes).said(&model, args.quiet);
     // Before the model is loaded: a bad path must not wait for that.
     let mut started = args
@@ -129,7 +145,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(_) => MemoryCounts::Yes,
         None => MemoryCounts::No,
     };
-    let prepared = args.engine.prepare(texts, Repack::Off, loading, counts)?;
+    let guesser = drafting::guesser(&args, &prompts, feed.is_some())?;
+    let repack = repack(&args, feed.is_some(), guesser);
+    let prepared = args.engine.prepare(prompts, repack, loading, counts)?;
+    let small = args
+        .draft_model
+        .as_deref()
+        .map(Model::load_into_memory)
+        .transpose()?;
     if let Some(advice) = args.madvise {
         prepared
             .model
@@ -137,6 +160,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             .context("the kernel does not take the advice")?;
     }
     let mut context = Context::new(&prepared.model, prepared.context.clone())?;
+    let mut drafting = drafting::drafting(&args, guesser, &prepared, small.as_ref())?;
     let load = begin.elapsed();
     let predicted = feed.as_ref().and_then(|p| p.predicted_tokens_per_second);
     let feeding = feed.map(|props| Feeding::new(*props));
@@ -146,12 +170,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         generation.record(started.directory(), &prepared)?;
     }
     let directory = started.map(Started::keep);
-    let result = generate(
+    let result = generate_drafted(
         &prepared.model,
         &mut context,
         &prepared.generate,
+        drafting.as_mut(),
         &mut generation,
     );
+    generation.drafted = drafting.as_ref().map(|drafting| drafting.counts);
     let usage = limit.as_ref().and_then(|limit| limit.usage().ok());
     let report = generation.report(&args, &prepared, load, usage, budget_bytes);
     generation.finish();
@@ -191,6 +217,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         report.print();
     }
     Ok(code)
+}
+
+/// A model that is in memory as a whole may as well be there in the order that is fastest. Not
+/// where what is computed is to be compared, bit for bit, or found in the file.
+fn repack(args: &Args, is_fed: bool, guesser: Option<Guesser>) -> Repack {
+    let is_compared = args.strategy == Strategies::NONE || args.madvise.is_some();
+    match is_fed || is_compared || args.record.is_some() || guesser.is_some() {
+        true => Repack::Off,
+        false => Repack::On,
+    }
 }
 
 /// The llama.cpp inside a program is fed, and recorded if that is asked for.
@@ -247,18 +283,26 @@ fn budget(args: &Args, model: &gguf::Model, plan: Option<&Plan>) -> anyhow::Resu
 /// What is to be computed, as far as that decides on memory.
 pub struct Asked<'a> {
     engine: &'a EngineArgs,
-    /// At most: no token is shorter than a byte, but for those that begin and end a text.
+    /// At most.
     prompt_tokens: usize,
     sequences: usize,
+    /// Of another model that is in memory meanwhile.
+    beside_bytes: u64,
 }
 
 impl Asked<'_> {
-    pub fn new<'a>(engine: &'a EngineArgs, texts: &[String]) -> Asked<'a> {
+    pub fn new<'a>(engine: &'a EngineArgs, prompts: &Prompts) -> Asked<'a> {
         Asked {
             engine,
-            prompt_tokens: texts.iter().map(|text| text.len() + 2).sum(),
-            sequences: texts.len(),
+            prompt_tokens: prompts.max_tokens(),
+            sequences: prompts.parallel,
+            beside_bytes: 0,
         }
+    }
+
+    /// Another model is kept in memory, with a cache and buffers of its own.
+    fn keep_beside(&mut self, other: &gguf::Model) {
+        self.beside_bytes = other.len_bytes() + self.other_bytes(other);
     }
 
     /// Tokens that the context has to hold, about.
@@ -280,7 +324,7 @@ impl Asked<'_> {
 
     fn other_bytes(&self, model: &gguf::Model) -> u64 {
         let (context, batch) = (self.context(), self.micro_batch());
-        planning::other_bytes(model, self.engine.key_type, context, batch)
+        planning::other_bytes(model, self.engine.key_type, context, batch) + self.beside_bytes
     }
 
     fn question<'m>(&self, wish: &Wish, model: &'m gguf::Model, budget_bytes: u64) -> Question<'m> {

@@ -15,11 +15,15 @@ pub struct Report {
     /// From the start of loading.
     pub load_seconds: f64,
     pub first_token_seconds: Option<f64>,
-    /// Of each token after the first.
+    /// Of each pass after the first token: a token each, or several that were guessed or
+    /// belong to several texts.
     pub token_seconds: Vec<f64>,
     /// What the disk gave for each of them.
     pub token_disk_bytes: Vec<u64>,
-    /// By the median token.
+    /// How many tokens came out of each of them.
+    #[serde(default)]
+    pub pass_tokens: Vec<u32>,
+    /// By the median pass, or by all where they differ in tokens.
     pub tokens_per_second: Option<f64>,
     pub bytes_read_per_token: Option<f64>,
     /// Of the memory cgroup.
@@ -33,6 +37,39 @@ pub struct Report {
     /// While tokens were generated.
     pub fed: Option<Fed>,
     pub predicted_tokens_per_second: Option<f64>,
+    /// Where tokens were guessed.
+    #[serde(default)]
+    pub drafted: Option<Drafted>,
+    /// What was generated, by prompt.
+    #[serde(default)]
+    pub texts: Vec<String>,
+}
+
+/// What became of guessed tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Drafted {
+    /// Passes that generated tokens, and of these those that checked a guess.
+    pub passes: u64,
+    pub drafted_passes: u64,
+    pub drafted_tokens: u64,
+    pub accepted_tokens: u64,
+}
+
+impl Drafted {
+    fn sentence(&self) -> String {
+        if self.drafted_tokens == 0 {
+            return "no token was guessed: it would not have paid".to_owned();
+        }
+        format!(
+            "{} of {} were right; {} checked one or more",
+            self.accepted_tokens,
+            count(self.drafted_tokens, "guessed token"),
+            match self.drafted_passes {
+                1 => format!("1 of {} passes", self.passes),
+                passes => format!("{passes} of {} passes", self.passes),
+            }
+        )
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -90,6 +127,9 @@ impl Report {
             self.prompt_tokens,
             count(self.generated_tokens, "generated token")
         );
+        if let Some(drafted) = &self.drafted {
+            eprintln!("tensorscope: {}", drafted.sentence());
+        }
         if let (Some(shares), Some(fed)) = (&self.shares, &self.fed) {
             let mut parts = vec![match shares.is_nothing_fed() {
                 true => "not fed".to_owned(),
@@ -145,13 +185,55 @@ impl Report {
     }
 }
 
-pub fn median(values: &[f64]) -> Option<f64> {
+/// Tokens a second of passes that gave so many tokens and took so long: by the median, or by all
+/// where they did not all give the same.
+pub fn tokens_per_second(tokens: &[u32], seconds: &[f64]) -> Option<f64> {
+    let (&first, all) = (
+        tokens.first()?,
+        tokens.iter().map(|&n| f64::from(n)).sum::<f64>(),
+    );
+    let rate = match tokens.iter().all(|&n| n == first) {
+        true => f64::from(first) / median(seconds)?,
+        false => all / seconds.iter().sum::<f64>(),
+    };
+    rate.is_finite().then_some(rate)
+}
+
+/// Bytes of all passes for each of their tokens.
+pub fn per_token(bytes: &[u64], tokens: &[u32]) -> Option<f64> {
+    let tokens: u32 = tokens.iter().sum();
+    (tokens > 0).then(|| bytes.iter().sum::<u64>() as f64 / f64::from(tokens))
+}
+
+fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
 }
 
-pub fn mean(values: &[u64]) -> Option<f64> {
-    let count = values.len() as f64;
-    (!values.is_empty()).then(|| values.iter().sum::<u64>() as f64 / count)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_of_one_token_are_judged_by_the_middle_and_others_by_all() {
+        assert_eq!(tokens_per_second(&[1, 1, 1], &[9.0, 2.0, 1.0]), Some(0.5));
+        assert_eq!(tokens_per_second(&[4, 4], &[2.0, 2.0]), Some(2.0));
+        assert_eq!(tokens_per_second(&[1, 5], &[1.0, 2.0]), Some(2.0));
+        assert_eq!(tokens_per_second(&[], &[]), None);
+        assert_eq!(per_token(&[30, 10], &[1, 3]), Some(10.0));
+        assert_eq!(per_token(&[30], &[0]), None);
+    }
+
+    #[test]
+    fn it_is_said_how_often_guesses_were_right() {
+        let drafted = Drafted {
+            passes: 58,
+            drafted_passes: 40,
+            drafted_tokens: 200,
+            accepted_tokens: 142,
+        };
+        let said = "142 of 200 guessed tokens were right; 40 of 58 passes checked one or more";
+        assert_eq!(drafted.sentence(), said);
+    }
 }

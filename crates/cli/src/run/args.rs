@@ -30,12 +30,38 @@ Examples:
   tensorscope run -m big.gguf -f prompt.txt -n 200 --memory 50%
   tensorscope plan RUN --memory 4G -o my.plan && tensorscope run --plan my.plan -m big.gguf -p Hi
   tensorscope run -m moe.gguf -p Hi --memory 6G --strategy experts   # one strategy alone
+  tensorscope run -m big.gguf --prompts questions.txt --parallel 8 --memory 4G
+  tensorscope run -m big.gguf -f code.txt -n 400 --memory 25% --draft-model small.gguf
   tensorscope run -m big.gguf -p Hi --memory 4G --record my-run && tensorscope report my-run
   tensorscope run --memory 4G -- llama-server -m big.gguf --port 8080
   tensorscope run --memory 4G -- python3 chat.py")]
 pub struct Args {
     #[command(flatten)]
     pub engine: EngineArgs,
+
+    /// A file of prompts, one a line (or JSON lines, if its name ends in .jsonl): --parallel of them
+    /// are computed in one pass, so that one read of the weights serves all
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["prompt", "file", "program", "routing"])]
+    pub prompts: Option<PathBuf>,
+
+    /// Guess tokens and check several in one pass over the weights. The text stays what it is
+    /// without; where guessing does not pay it stops
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "auto",
+        conflicts_with = "program"
+    )]
+    pub draft: Draft,
+
+    /// Guess with this model instead: a small one of the same vocabulary, which is kept in memory
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["program", "draft"])]
+    pub draft_model: Option<PathBuf>,
+
+    /// Max tokens of one guess
+    #[arg(long, value_name = "N", default_value_t = engine::draft::MAX_TOKENS as u16, conflicts_with = "program",
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub draft_max: u16,
 
     /// Memory for the whole program: 4G, 1500M, or 50% of the model [default: what is free]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
@@ -106,6 +132,17 @@ pub struct Args {
     #[arg(last = true, value_name = "PROGRAM", conflicts_with = "tokens",
           conflicts_with_all = OF_ENGINE)]
     pub program: Vec<std::ffi::OsString>,
+}
+
+/// Who guesses tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Draft {
+    /// As ngram, where weights are waited for and one text is generated
+    Auto,
+    /// What followed the last time that the text had these words
+    Ngram,
+    /// Nobody
+    Off,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -12,8 +12,9 @@ use capture::BatchToken;
 use engine::{
     EngineError,
     context::Context,
+    draft::Counts,
     feeding::Feeding,
-    generate::Observer,
+    generate::{Observer, Waited},
     model::{Model, Repack},
     recording::Recording,
 };
@@ -21,7 +22,7 @@ use feed::{Shares, Snapshot};
 use kernelio::pressure::Usage;
 use launch::{
     feeding,
-    report::{Fed, Report, mean, median},
+    report::{Drafted, Fed, Report, per_token, tokens_per_second},
 };
 use rundir::{RunDirectory, metadata};
 use support::hash::Fnv;
@@ -41,6 +42,8 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct Evaluation {
     pub phase: Phase,
+    /// That came out of it.
+    pub tokens: u32,
     pub time: Duration,
     /// What the disk gave this process in it.
     pub disk_bytes: u64,
@@ -53,7 +56,7 @@ pub struct Generation<'a> {
     begin: Instant,
     phase: Phase,
     screen: Screen,
-    /// By sequence; side by side they cannot be read.
+    /// Of several, which cannot be read side by side, or for the report.
     texts: Vec<Vec<u8>>,
     shows_text: bool,
     is_quiet: bool,
@@ -63,6 +66,8 @@ pub struct Generation<'a> {
     pub logits_hash: Fnv,
     /// Tokens per second, by the plan.
     pub predicted: Option<f64>,
+    /// What became of guesses.
+    pub drafted: Option<Counts>,
     /// After the prompt.
     pub after_prompt: Snapshot,
     status: (Instant, Snapshot),
@@ -96,6 +101,7 @@ impl<'a> Generation<'a> {
             tokens: Vec::new(),
             logits_hash: Fnv::default(),
             predicted: None,
+            drafted: None,
             after_prompt: Snapshot::default(),
             status: (Instant::now(), Snapshot::default()),
         }
@@ -175,13 +181,18 @@ impl<'a> Generation<'a> {
         usage: Option<Usage>,
         budget_bytes: u64,
     ) -> Report {
-        let tokens = || {
-            let evaluations = self.evaluations.iter();
-            evaluations.filter(|e| e.phase == Phase::Generate)
+        // Where prompts take turns, later ones are computed beside what others generate.
+        let takes_turns = prepared.generate.prompts.len() > prepared.generate.sequences();
+        let is_counted = |(number, evaluation): &(usize, &Evaluation)| {
+            evaluation.phase == Phase::Generate || takes_turns && *number > 0
         };
-        let token_seconds: Vec<f64> = tokens().map(|e| e.time.as_secs_f64()).collect();
-        let token_disk_bytes: Vec<u64> = tokens().map(|e| e.disk_bytes).collect();
-        let sequences = prepared.generate.prompts.len() as f64;
+        let passes = || {
+            let passes = self.evaluations.iter().enumerate().filter(is_counted);
+            passes.map(|(_, evaluation)| evaluation)
+        };
+        let token_seconds: Vec<f64> = passes().map(|e| e.time.as_secs_f64()).collect();
+        let token_disk_bytes: Vec<u64> = passes().map(|e| e.disk_bytes).collect();
+        let pass_tokens: Vec<u32> = passes().map(|e| e.tokens).collect();
         let shares = self.shares();
         Report {
             model: args.engine.model().display().to_string(),
@@ -196,10 +207,22 @@ impl<'a> Generation<'a> {
             generated_tokens: self.tokens.len() as u64,
             load_seconds: load.as_secs_f64(),
             first_token_seconds: self.first_token.map(|t| t.as_secs_f64()),
-            tokens_per_second: median(&token_seconds).map(|seconds| sequences / seconds),
-            bytes_read_per_token: mean(&token_disk_bytes).map(|bytes| bytes / sequences),
+            tokens_per_second: tokens_per_second(&pass_tokens, &token_seconds),
+            bytes_read_per_token: per_token(&token_disk_bytes, &pass_tokens),
             token_seconds,
             token_disk_bytes,
+            pass_tokens,
+            drafted: self.drafted.map(|counts| Drafted {
+                passes: counts.passes,
+                drafted_passes: counts.drafted_passes,
+                drafted_tokens: counts.drafted_tokens,
+                accepted_tokens: counts.accepted_tokens,
+            }),
+            texts: self
+                .texts
+                .iter()
+                .map(|text| String::from_utf8_lossy(text).into_owned())
+                .collect(),
             peak_bytes: usage.and_then(|usage| usage.peak_bytes),
             limit_bytes: usage.map(|usage| usage.limit_bytes),
             oom_kills: usage.map(|usage| usage.oom_kills),
@@ -211,25 +234,15 @@ impl<'a> Generation<'a> {
         }
     }
 
-    fn note_logits(&mut self, logits: &[f32]) {
-        for value in logits {
-            self.logits_hash.add_word(u64::from(value.to_bits()));
-        }
-    }
-
     /// Tokens per second, the disk, hits and waiting since the last line.
     fn status(&mut self) -> String {
         let (since, before) = self.status;
         let now = self.snapshot();
         let seconds = since.elapsed().as_secs_f64().max(1e-9);
-        let recent: Vec<f64> = self
-            .evaluations
-            .iter()
-            .rev()
-            .take(4)
-            .map(|e| e.time.as_secs_f64())
-            .collect();
-        let rate = recent.len() as f64 / recent.iter().sum::<f64>().max(1e-9);
+        let recent = || self.evaluations.iter().rev().take(4);
+        let tokens: u32 = recent().map(|e| e.tokens).sum();
+        let time: f64 = recent().map(|e| e.time.as_secs_f64()).sum();
+        let rate = f64::from(tokens) / time.max(1e-9);
         let mut text = format!("{rate:.2} tokens/s");
         if self.feeding.is_some() {
             let gigabytes = (now.bytes_read - before.bytes_read) as f64 / seconds / 1e9;
@@ -286,6 +299,7 @@ impl Observer for Generation<'_> {
         }
         self.evaluations.push(Evaluation {
             phase: self.phase,
+            tokens: 0,
             time: begin.elapsed(),
             disk_bytes: disk_bytes().saturating_sub(before),
         });
@@ -297,19 +311,33 @@ impl Observer for Generation<'_> {
                 }
             }
         }
-        for index in (0..batch.len()).filter(|&i| wants_logits(i)) {
-            self.note_logits(context.logits(index));
-        }
         Ok(())
     }
 
-    fn token(&mut self, sequence: usize, token: i32) {
+    fn logits(&mut self, _: usize, logits: &[f32]) {
+        for value in logits {
+            self.logits_hash.add_word(u64::from(value.to_bits()));
+        }
+    }
+
+    fn waited(&self) -> Waited {
+        let fed = self.snapshot();
+        Waited {
+            streamed: Duration::from_nanos(fed.waited_nanos),
+            experts: Duration::from_nanos(fed.waited_for_experts_nanos),
+        }
+    }
+
+    fn token(&mut self, text: usize, token: i32) {
         self.first_token.get_or_insert_with(|| self.begin.elapsed());
         self.tokens.push(token);
-        let text = self.model.token_text(token);
+        if let Some(evaluation) = self.evaluations.last_mut() {
+            evaluation.tokens += 1;
+        }
+        let bytes = self.model.token_text(token);
         match self.texts.len() {
-            1 if self.shows_text => self.screen.write(&text),
-            _ => self.texts[sequence].extend(text),
+            1 if self.shows_text => self.screen.write(&bytes),
+            _ => self.texts[text].extend(bytes),
         }
         let status = self.status();
         self.screen.count_token(status);
