@@ -11,10 +11,13 @@
 //! nothing is read again before the whole file was. The file is opened for reading
 //! only.
 //!
-//! What it deliberately does not do: random reads, or reads smaller than 128 KiB.
-//! Streaming weights needs neither.
+//! [`measure_while_computing`] (`loaded`) is the other figure: shorter, while all cores are
+//! busy, and with scattered reads as experts need them.
+//!
+//! What it deliberately does not do: reads smaller than 128 KiB. Weights need none.
 
 mod job;
+mod loaded;
 mod pread;
 mod ring;
 
@@ -29,6 +32,7 @@ use crate::error::CeilingError;
 use crate::rate::Rates;
 use crate::target::Target;
 use job::{Job, Outcome, Span};
+pub use loaded::{Batches, LoadedOptions, WhileComputing, measure_while_computing};
 
 /// A file smaller than this is likely to come, from the second round on, from the
 /// memory of the disk, of its controller or of the host of a virtual machine.

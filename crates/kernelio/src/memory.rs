@@ -189,6 +189,15 @@ pub fn measure_between(
         .collect()
 }
 
+/// A buffer for each of so many threads that is not all in a cache, if memory allows.
+pub(crate) fn load_bytes(threads: usize) -> Result<u64, CeilingError> {
+    /// Enough for a load, of which no figure is made; more takes longer to fill.
+    const MAX_LOAD_BYTES: u64 = 64 << 20;
+    let budget_bytes = MemoryOptions::for_this_machine().budget_bytes;
+    let bytes = thread_bytes(threads, budget_bytes, caches::last_level())?;
+    Ok(bytes.min(MAX_LOAD_BYTES))
+}
+
 fn thread_bytes(
     threads: usize,
     budget_bytes: u64,
@@ -234,13 +243,43 @@ fn measure_threads(
     caches: Option<LastLevel>,
 ) -> Result<ThreadsCeiling, CeilingError> {
     let bytes_each = thread_bytes(threads, options.budget_bytes, caches)?;
+    let (rates, times) =
+        while_reading(threads, bytes_each, |counter| sample(options.time, counter))?;
+    let rates = Rates::of(rates).expect("there is at least one slice");
+    let buffer_bytes = bytes_each * threads as u64;
+    Ok(ThreadsCeiling {
+        threads,
+        bytes_per_second: rates.median_bytes_per_second,
+        rates,
+        buffer_bytes,
+        residence: residence(threads, buffer_bytes, caches),
+        on_cpu_permille: times.on_cpu_permille(),
+    })
+}
+
+/// What threads that read memory have read so far.
+pub(crate) struct Counter<'a>(&'a AtomicU64);
+
+impl Counter<'_> {
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Works while so many threads read memory, each a buffer of so many bytes, as threads do that
+/// compute with weights.
+pub(crate) fn while_reading<T>(
+    threads: usize,
+    bytes_each: u64,
+    work: impl FnOnce(Counter<'_>) -> T,
+) -> Result<(T, Times), CeilingError> {
     let shared = Shared {
         ready: AtomicUsize::new(0),
         go: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         read_bytes: AtomicU64::new(0),
     };
-    let (rates, times) = thread::scope(|scope| {
+    thread::scope(|scope| {
         let mut readers = Vec::with_capacity(threads);
         let mut failure = None;
         for number in 0..threads {
@@ -257,10 +296,16 @@ fn measure_threads(
                 }
             }
         }
-        let rates = match failure {
-            Some(_) => Vec::new(),
-            None => sample(&readers, options.time, &shared),
-        };
+        let done = failure.is_none().then(|| {
+            // A thread that panicked is not ready but finished.
+            while shared.ready.load(Ordering::Relaxed) < readers.len()
+                && !readers.iter().any(|reader| reader.is_finished())
+            {
+                thread::sleep(Duration::from_millis(1));
+            }
+            shared.go.store(true, Ordering::Relaxed);
+            work(Counter(&shared.read_bytes))
+        });
         shared.stop.store(true, Ordering::Relaxed);
         let mut times = Times::default();
         for reader in readers {
@@ -273,41 +318,24 @@ fn measure_threads(
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        failure.map_or(Ok((rates, times)), Err)
-    })?;
-    let rates = Rates::of(rates).expect("without a failure there is at least one slice");
-    let buffer_bytes = bytes_each * threads as u64;
-    Ok(ThreadsCeiling {
-        threads,
-        bytes_per_second: rates.median_bytes_per_second,
-        rates,
-        buffer_bytes,
-        residence: residence(threads, buffer_bytes, caches),
-        on_cpu_permille: times.on_cpu_permille(),
+        match (failure, done) {
+            (None, Some(done)) => Ok((done, times)),
+            (Some(error), _) => Err(error),
+            (None, None) => unreachable!("without a failure the work is done"),
+        }
     })
 }
 
 /// Looks at the counter until the time is over; at least once.
-fn sample<T>(
-    readers: &[thread::ScopedJoinHandle<'_, T>],
-    time: Duration,
-    shared: &Shared,
-) -> Vec<u64> {
-    // A thread that panicked is not ready but finished.
-    while shared.ready.load(Ordering::Relaxed) < readers.len()
-        && !readers.iter().any(|reader| reader.is_finished())
-    {
-        thread::sleep(Duration::from_millis(1));
-    }
-    shared.go.store(true, Ordering::Relaxed);
+fn sample(time: Duration, counter: Counter<'_>) -> Vec<u64> {
     // The first slice pays for waking up.
     thread::sleep(SLICE);
     let begin = Instant::now();
-    let (mut since, mut before) = (begin, shared.read_bytes.load(Ordering::Relaxed));
+    let (mut since, mut before) = (begin, counter.bytes());
     let mut rates = Vec::new();
     loop {
         thread::sleep(SLICE);
-        let (now, bytes) = (Instant::now(), shared.read_bytes.load(Ordering::Relaxed));
+        let (now, bytes) = (Instant::now(), counter.bytes());
         rates.push(bytes_per_second(bytes - before, now - since));
         (since, before) = (now, bytes);
         if now - begin >= time {
@@ -318,7 +346,7 @@ fn sample<T>(
 
 /// How long threads read, by the clock and on a processor.
 #[derive(Clone, Copy, Debug, Default)]
-struct Times {
+pub(crate) struct Times {
     wall: Duration,
     cpu: Duration,
 }

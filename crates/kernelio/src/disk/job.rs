@@ -6,6 +6,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use support::direct::Alignment;
+use support::random::Random;
 
 use super::{Method, Setting, pread, ring};
 use crate::error::CeilingError;
@@ -26,6 +27,15 @@ pub(crate) struct Job<'a> {
 pub(crate) enum Span {
     Time(Duration),
     Bytes(u64),
+}
+
+/// Where the next block lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// Behind the last one.
+    OneByOne,
+    /// Anywhere.
+    Scattered(Random),
 }
 
 /// What one run found.
@@ -136,6 +146,9 @@ pub(crate) struct Ledger {
     file_bytes: u64,
     block_bytes: u32,
     next_offset: u64,
+    /// Of the offsets of scattered blocks.
+    alignment_bytes: u64,
+    order: Order,
     span: Span,
     asked_bytes: u64,
     meter: Meter,
@@ -153,6 +166,11 @@ impl Ledger {
             Span::Time(_) => u64::MAX,
             Span::Bytes(bytes) => bytes - self.asked_bytes,
         };
+        if let Order::Scattered(random) = &mut self.order {
+            let last = self.file_bytes.saturating_sub(u64::from(self.block_bytes));
+            let offset = random.below(last + 1);
+            self.next_offset = offset / self.alignment_bytes * self.alignment_bytes;
+        }
         let length = (self.file_bytes - self.next_offset)
             .min(u64::from(self.block_bytes))
             .min(left);
@@ -261,6 +279,16 @@ impl<'a> Job<'a> {
         span: Span,
         slice: Duration,
     ) -> Result<Outcome, CeilingError> {
+        self.run_in(Order::OneByOne, setting, span, slice)
+    }
+
+    pub fn run_in(
+        &mut self,
+        order: Order,
+        setting: Setting,
+        span: Span,
+        slice: Duration,
+    ) -> Result<Outcome, CeilingError> {
         let (file, alignment) = match &self.direct {
             Some((file, alignment)) => (file, *alignment),
             None => (
@@ -283,6 +311,8 @@ impl<'a> Job<'a> {
             block_bytes: setting.block_bytes,
             // A run over a number of bytes may have stopped inside a unit.
             next_offset: self.next_offset / unit * unit,
+            alignment_bytes: unit,
+            order,
             span,
             asked_bytes: 0,
             meter: Meter::start(Instant::now(), slice, setting.depth),
@@ -343,6 +373,8 @@ mod tests {
             file_bytes,
             block_bytes,
             next_offset: 0,
+            alignment_bytes: 512,
+            order: Order::OneByOne,
             span,
             asked_bytes: 0,
             meter: Meter::start(Instant::now(), Duration::from_secs(1), 1),
@@ -361,6 +393,22 @@ mod tests {
                 expect += u64::from(request.length_bytes);
             }
             assert_eq!(expect, 3 * file_bytes);
+        }
+    }
+
+    #[test]
+    fn scattered_blocks_are_aligned_and_inside_of_the_file() {
+        for file_bytes in [1, 4095, 100_000] {
+            let mut ledger = ledger(file_bytes, 4096, Span::Bytes(50 * file_bytes.min(4096)));
+            ledger.order = Order::Scattered(Random(1));
+            let mut offsets = std::collections::BTreeSet::new();
+            while let Some(request) = ledger.next(Instant::now()) {
+                assert_eq!(request.file_offset() % 512, 0);
+                let (offset, length) = request.range();
+                assert!(offset + u64::from(length) <= file_bytes);
+                offsets.insert(offset);
+            }
+            assert_eq!(offsets.len() > 10, file_bytes > 4096);
         }
     }
 
