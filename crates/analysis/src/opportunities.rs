@@ -98,6 +98,11 @@ pub struct StrategyOutlook {
     pub routed_bytes_per_token: u64,
     pub nanos_per_token: Option<u64>,
     pub tokens_per_second: Option<f64>,
+    /// Between what that may lie; `None` in files of older versions.
+    #[serde(default)]
+    pub tokens_per_second_low: Option<f64>,
+    #[serde(default)]
+    pub tokens_per_second_high: Option<f64>,
     /// Against the page cache.
     pub speedup: Option<f64>,
     pub verdict: Verdict,
@@ -231,6 +236,7 @@ impl Parts<'_> {
             machine: self.machine,
             routing: strategies.experts.then_some(self.routing),
             policy: None,
+            tokens: None,
         };
         question.answer()
     }
@@ -317,6 +323,8 @@ impl Parts<'_> {
                 routed_bytes_per_token: 0,
                 nanos_per_token: None,
                 tokens_per_second: None,
+                tokens_per_second_low: None,
+                tokens_per_second_high: None,
                 speedup: None,
                 verdict,
             };
@@ -329,6 +337,8 @@ impl Parts<'_> {
             routed_bytes_per_token: answer.routed_bytes_per_token,
             nanos_per_token: predicted.tokens_per_second.map(nanos),
             tokens_per_second: predicted.tokens_per_second,
+            tokens_per_second_low: predicted.tokens_per_second_low,
+            tokens_per_second_high: predicted.tokens_per_second_high,
             speedup: predicted
                 .tokens_per_second
                 .zip(stock)
@@ -378,6 +388,8 @@ fn stock(answer: &Answer) -> StrategyOutlook {
         routed_bytes_per_token: 0,
         nanos_per_token: stock.tokens_per_second.map(nanos),
         tokens_per_second: stock.tokens_per_second,
+        tokens_per_second_low: stock.tokens_per_second_low,
+        tokens_per_second_high: stock.tokens_per_second_high,
         speedup: stock.tokens_per_second.map(|_| 1.0),
         verdict: Verdict {
             help: Help::Baseline,

@@ -450,6 +450,7 @@ fn report_and_plan_predict_the_same() {
                     machine,
                     routing: Some(&routing),
                     policy: None,
+                    tokens: None,
                 }
                 .answer();
                 let stock = of(&budget.strategies, Strategy::PageCache);

@@ -4,10 +4,12 @@
 //!    must have, the speed of computing, and what a run needs besides weights.
 //! 2. A sweep finds the settings with which stock llama.cpp is fastest.
 //! 3. Repeats: every budget in every mode, in rotating order, each a process of its own
-//!    (`child.rs`); the disk is measured before and after each.
+//!    (`child.rs`); the disk is measured before and after each (`disk.rs`), and what the run
+//!    should have given follows from that.
 //! 4. Medians over the repeats (`measure.rs`), as table, picture and JSON.
 
 mod child;
+mod disk;
 mod measure;
 mod modes;
 pub(crate) mod readahead;
@@ -33,7 +35,7 @@ use render::{
 use serde::Serialize;
 
 use self::{
-    measure::Row,
+    measure::{Predictions, Row},
     modes::{Budget, Mode, budget, mode},
     session::Session,
     sweep::Setting,
@@ -158,6 +160,8 @@ struct Outcome {
     /// All that were tried, the best first.
     stock_best: Vec<Setting>,
     notes: Vec<String>,
+    /// How good the predictions were.
+    predictions: Option<Predictions>,
     results: Vec<Row>,
 }
 

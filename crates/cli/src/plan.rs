@@ -15,10 +15,11 @@ use gguf::GgmlType;
 use indicatif::HumanBytes;
 use launch::{
     budget::Memory,
+    glance::Glance,
     planning::{self, Answer, Other, Question},
 };
-use plan::{Machine, Policy, Strategies, Use};
-use planfile::Plan;
+use plan::{Machine, Policy, Speed, Strategies, Use, Weight};
+use planfile::{Assumed, Plan};
 use rundir::Run;
 use terminal::{create_new, runs::open_run, text::size};
 
@@ -36,8 +37,9 @@ use crate::analyse::{read_ceilings, sequence_of};
 /// estimates: good for dense models; a mixture's experts are taken to be used evenly.
 ///
 /// The plan is a JSON file to read, edit and give to `tensorscope run --plan`
-/// (docs/feeding.md). Nothing is run; the disk is read for 0.15 s to know its speed,
-/// unless --disk or --ceilings says it.
+/// (docs/feeding.md). Nothing is run; for half a second the disk is read while all threads are
+/// busy, to know what it gives then and how far that varies, unless --disk or --ceilings says it.
+/// Speeds are those with full caches, with the interval in which they may lie.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -108,21 +110,22 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let sequence = run.as_ref().map(sequence_of).transpose()?;
     let routing = sequence.as_ref().map(routing_of);
-    let threads = args.threads.map_or_else(
-        || std::thread::available_parallelism().map_or(1, |n| n.get()),
-        usize::from,
-    );
+    let threads = threads_of(&args);
     let measured = sequence.as_ref().and_then(compute_seconds);
-    let compute = args
-        .compute
-        .or(measured)
-        .unwrap_or_else(|| planning::guessed_compute_seconds(&model, threads));
     let weights = match &sequence {
         Some(sequence) => weights_of(sequence, Some(&model)),
         None => plan::weights_of(&model),
     };
     let first = &model.files()[0].path;
     let ahead = planning::read_ahead_bytes(run.as_ref(), Some(first));
+    let machine = machine(&args, first, threads, &weights)?.reading_ahead(ahead, &weights);
+    let machine = match args.compute.or(measured) {
+        Some(seconds) => Machine {
+            compute_seconds_per_token: Some(seconds),
+            ..machine
+        },
+        None => planning::guessing_compute(machine, &model, threads),
+    };
     let question = Question {
         budget_bytes: args.memory.of(model.len_bytes())?,
         other_bytes: planning::other_bytes(
@@ -132,12 +135,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             u64::from(args.micro_batch.min(args.context)),
         ),
         strategies: args.strategy,
-        machine: Machine {
-            compute_seconds_per_token: Some(compute),
-            ..machine(&args, first)?.reading_ahead(ahead, &weights)
-        },
+        machine,
         routing: routing.as_ref().filter(|routing| !routing.uses.is_empty()),
         policy: args.policy,
+        tokens: None,
         model: &model,
         weights,
     };
@@ -154,6 +155,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         false => terminal::print(&page(&answer, &question))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn threads_of(args: &Args) -> usize {
+    args.threads.map_or_else(
+        || std::thread::available_parallelism().map_or(1, |n| n.get()),
+        usize::from,
+    )
 }
 
 /// The model that a run was recorded with, if it is still there.
@@ -173,7 +181,12 @@ pub fn model_of(run: &Run) -> anyhow::Result<gguf::Model> {
     Ok(model)
 }
 
-fn machine(args: &Args, file: &Path) -> anyhow::Result<Machine> {
+fn machine(
+    args: &Args,
+    file: &Path,
+    threads: usize,
+    weights: &[Weight],
+) -> anyhow::Result<Machine> {
     if let Some(rate) = args.disk {
         if rate == 0 {
             bail!("--disk: a disk that reads nothing needs no plan");
@@ -183,10 +196,9 @@ fn machine(args: &Args, file: &Path) -> anyhow::Result<Machine> {
     if let Some(path) = &args.ceilings {
         return Ok(planning::machine_of(&read_ceilings(path)?));
     }
-    let rate = planning::disk_rate(file).ok_or_else(|| {
+    planning::machine_here(file, threads, weights).ok_or_else(|| {
         anyhow!("the disk's speed cannot be measured; say it, for instance --disk 2G")
-    })?;
-    Ok(Machine::new(rate))
+    })
 }
 
 fn notes(
@@ -216,6 +228,20 @@ fn notes(
                 .to_owned(),
         );
     }
+    let is_measured = args.disk.is_none() && args.ceilings.is_none();
+    if is_measured && is_virtual_disk(question, threads_of(args)) {
+        notes.push(
+            "the disk is that of a virtual machine: it may be slower once it was busy for a while, \
+             which the interval allows for"
+                .to_owned(),
+        );
+    }
+    if !is_measured && answer.plan.experts.is_some() {
+        notes.push(format!(
+            "the wait for a router's experts was not measured: {} ms besides their bytes are taken",
+            question.machine.read_latency_seconds * 1e3
+        ));
+    }
     if answer.plan.experts.is_some() && answer.policies.is_none() {
         let note = match question.routing {
             None => "experts are taken to be used evenly; record a run for their real use",
@@ -226,6 +252,12 @@ fn notes(
         notes.push(note.to_owned());
     }
     answer.plan.notes = notes;
+}
+
+/// By the glance that was taken for the machine.
+fn is_virtual_disk(question: &Question<'_>, threads: usize) -> bool {
+    let file = &question.model.files()[0].path;
+    Glance::once(file, threads, &question.weights).is_ok_and(|glance| glance.is_virtual_disk)
 }
 
 /// Why nothing is fed, and what to change, where memory is what lacks.
@@ -346,21 +378,28 @@ fn page(answer: &Answer, question: &Question<'_>) -> String {
         line("leave", format!("{} to the page cache", HumanBytes(mapped)));
     }
     let rate = |rate: Option<f64>| rate.map_or("?".into(), |rate| format!("{rate:.2} tokens/s"));
+    let speed = |speed: Option<Speed>| match speed {
+        Some(Speed { usual, low, high }) if low < high => {
+            format!("{usual:.2} tokens/s ({low:.2} to {high:.2})")
+        }
+        speed => rate(speed.map(|speed| speed.usual)),
+    };
     let compute = assumed
         .compute_seconds_per_token
         .map_or(String::new(), |s| format!(", {s:.3} s to compute a token"));
     line(
         "assumed",
         format!(
-            "disk {:.2} GB/s{compute}",
-            assumed.disk_bytes_per_second / 1e9
+            "disk {:.2} GB/s{}{compute}",
+            assumed.disk_bytes_per_second / 1e9,
+            disk_interval(assumed)
         ),
     );
     line(
         "predicted",
         format!(
             "{}, {} read per token; the hardware allows {}",
-            rate(predicted.tokens_per_second),
+            speed(predicted.speed()),
             HumanBytes(predicted.bytes_read_per_token),
             rate(predicted.ceiling_tokens_per_second)
         ),
@@ -369,7 +408,7 @@ fn page(answer: &Answer, question: &Question<'_>) -> String {
         "without",
         format!(
             "{}, {} read per token (llama.cpp alone, in as much memory)",
-            rate(predicted.stock.tokens_per_second),
+            speed(predicted.stock.speed()),
             HumanBytes(predicted.stock.bytes_read_per_token)
         ),
     );
@@ -377,6 +416,17 @@ fn page(answer: &Answer, question: &Question<'_>) -> String {
         line("note", note.clone());
     }
     out
+}
+
+/// Where it varies.
+fn disk_interval(assumed: &Assumed) -> String {
+    let ends = assumed
+        .disk_bytes_per_second_low
+        .zip(assumed.disk_bytes_per_second_high);
+    ends.filter(|(low, high)| low < high)
+        .map_or(String::new(), |(low, high)| {
+            format!(" ({:.2} to {:.2})", low / 1e9, high / 1e9)
+        })
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

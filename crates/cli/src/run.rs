@@ -21,10 +21,10 @@ use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
     budget::available_bytes,
     feeding::{self, FeedProps},
-    planning::{self, Question, USUAL_DISK},
+    planning::{self, Question},
     underneath::UnderneathArgs,
 };
-use plan::{Machine, Policy, Strategies};
+use plan::{Machine, Policy, Strategies, TokenSpan};
 use planfile::Plan;
 use terminal::signals;
 
@@ -305,9 +305,13 @@ impl Asked<'_> {
         self.beside_bytes = other.len_bytes() + self.other_bytes(other);
     }
 
+    fn generated_tokens(&self) -> u32 {
+        self.engine.tokens.unwrap_or(DEFAULT_TOKENS)
+    }
+
     /// Tokens that the context has to hold, about.
     fn needed_context(&self) -> u64 {
-        let tokens = self.engine.tokens.unwrap_or(DEFAULT_TOKENS) as usize;
+        let tokens = self.generated_tokens() as usize;
         (self.prompt_tokens + tokens * self.sequences).next_multiple_of(256) as u64
     }
 
@@ -327,24 +331,34 @@ impl Asked<'_> {
         planning::other_bytes(model, self.engine.key_type, context, batch) + self.beside_bytes
     }
 
-    fn question<'m>(&self, wish: &Wish, model: &'m gguf::Model, budget_bytes: u64) -> Question<'m> {
+    fn question<'m>(
+        &self,
+        wish: &Wish,
+        model: &'m gguf::Model,
+        plan: Option<&Plan>,
+        budget_bytes: u64,
+    ) -> Question<'m> {
         let threads = self.engine.threads.map_or_else(
             || std::thread::available_parallelism().map_or(1, |n| n.get()),
             usize::from,
         );
-        let disk = planning::disk_rate(&model.files()[0].path).unwrap_or(USUAL_DISK);
+        let weights = plan::weights_of(model);
+        let machine = match plan {
+            // Who made it has measured.
+            Some(plan) => Machine::new(plan.assumed.disk_bytes_per_second),
+            None => planning::machine_here(&model.files()[0].path, threads, &weights)
+                .unwrap_or_else(planning::usual_machine),
+        };
         Question {
             model,
-            weights: plan::weights_of(model),
+            weights,
             budget_bytes,
             other_bytes: self.other_bytes(model),
             strategies: wish.strategies,
-            machine: Machine {
-                compute_seconds_per_token: Some(planning::guessed_compute_seconds(model, threads)),
-                ..Machine::new(disk)
-            },
+            machine: planning::guessing_compute(machine, model, threads),
             routing: None,
             policy: wish.policy,
+            tokens: Some(TokenSpan::of_run(self.generated_tokens())),
         }
     }
 
@@ -377,7 +391,7 @@ pub fn decide(
         };
     }
     let is_given = plan.is_some();
-    let question = asked.question(wish, model, budget_bytes);
+    let question = asked.question(wish, model, plan.as_ref(), budget_bytes);
     let advice = asked.advice(&question);
     let plan = plan.unwrap_or_else(|| question.answer().plan);
     let policy = plan.experts.as_ref().map(|experts| experts.policy);
@@ -394,7 +408,7 @@ pub fn decide(
             compute_seconds_per_token: plan.assumed.compute_seconds_per_token,
             ..Machine::new(plan.assumed.disk_bytes_per_second)
         },
-        predicted_tokens_per_second: plan.predicted.tokens_per_second.filter(|_| feeds),
+        predicted_tokens_per_second: plan.predicted.speed().filter(|_| feeds),
         plan: is_given.then(|| plan.named_choice()),
         method: wish.method.unwrap_or(Method::IoUringDirect),
         faults: wish.faults.clone(),

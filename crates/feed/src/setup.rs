@@ -41,7 +41,7 @@ pub struct Props {
     /// What the machine can do, as far as that is known.
     pub machine: Machine,
     /// For the comparison at the end.
-    pub predicted_tokens_per_second: Option<f64>,
+    pub predicted_tokens_per_second: Option<plan::Speed>,
     /// Not a better one than this.
     pub method: Method,
     pub faults: Option<Faults>,

@@ -6,6 +6,7 @@
 //! - [`child`]: the program runs, with signals and exit code of its own;
 //! - [`underneath`]: page faults, block requests and memory limits of what runs;
 //! - [`budget`], [`planning`]: how much memory there is, and the plan that follows;
+//!   [`glance`]: what the machine gives, for its prediction;
 //!   [`needs`]: what a program's model takes of it besides weights.
 
 pub mod attach;
@@ -13,6 +14,7 @@ pub mod budget;
 pub mod child;
 pub mod companion;
 pub mod feeding;
+pub mod glance;
 pub mod library_file;
 pub mod needs;
 pub mod planning;

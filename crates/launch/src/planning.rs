@@ -10,11 +10,13 @@ use kernelio::CeilingError;
 use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
 pub use plan::Policies;
 use plan::{
-    Machine, Policy, RoutingSequence, Strategies, Use, Wanted, Weight,
+    Machine, Policy, RoutingSequence, Spread, Strategies, TokenSpan, Use, Varies, Wanted, Weight,
     choose::{choose, least_bytes},
 };
 use planfile::Plan;
 use rundir::Run;
+
+use crate::glance::Glance;
 
 /// Bytes of one read, and reads in flight (docs/feeding.md).
 pub const BLOCK_BYTES: u32 = plan::choose::READ_BYTES as u32;
@@ -26,14 +28,22 @@ pub const MICRO_BATCH_TOKENS: u32 = 512;
 pub const PROGRAM_BYTES: u64 = 48 << 20;
 /// Bytes of weights that a core computes with in a second, when nobody measured.
 const BYTES_PER_CORE_SECOND: f64 = 10e9;
-/// Of the disk's speed alone, what it gives while all cores compute: 2.5 to 3.0 of 3.3 GB/s
-/// (docs/feeding.md).
-pub const WHILE_COMPUTING: f64 = 0.9;
-/// Long enough to tell a hard disk from an SSD.
-const GLANCE: Duration = Duration::from_millis(150);
+/// How far that is off, by types of weights and processors.
+const GUESS_VARIES: Spread = Spread {
+    low: 0.7,
+    high: 1.6,
+};
 
-/// Bytes per second of a disk that cannot be measured.
+/// Of the disk's speed alone, the least that it gave while all cores computed: 2.6 of 3.3 GB/s
+/// (docs/feeding.md).
+const MIN_WHILE_COMPUTING: f64 = 0.8;
+
+/// Bytes per second of a disk that cannot be measured, and how far that may be off.
 pub const USUAL_DISK: f64 = 2e9;
+const USUAL_DISK_VARIES: Spread = Spread {
+    low: 0.25,
+    high: 4.0,
+};
 
 /// What a plan is made from.
 pub struct Question<'a> {
@@ -48,6 +58,8 @@ pub struct Question<'a> {
     pub routing: Option<&'a RoutingSequence>,
     /// The best by simulation, when nobody says.
     pub policy: Option<Policy>,
+    /// Which tokens are predicted. Without it, those that come when slots are full.
+    pub tokens: Option<TokenSpan>,
 }
 
 pub struct Answer {
@@ -67,9 +79,10 @@ impl Question<'_> {
             machine: self.machine,
             routing: self.routing,
             policy: self.policy,
+            tokens: self.tokens,
         };
         let answer = question.answer();
-        let assumed = (&answer.machine, answer.hit_rate);
+        let assumed = (&answer.machine, answer.outlook);
         let (wanted, choice) = (&answer.wanted, &answer.choice);
         let mut plan = Plan::new(self.model, &self.weights, wanted, choice, assumed);
         plan.memory.budget_bytes = self.budget_bytes;
@@ -125,6 +138,18 @@ pub fn guessed_compute_seconds(model: &gguf::Model, threads: usize) -> f64 {
     };
     let bytes = gguf::Summary::new(model, &question).bytes_read_per_token;
     bytes as f64 / (BYTES_PER_CORE_SECOND * threads.max(1) as f64)
+}
+
+/// The machine with the time to compute that is guessed for a model, and how far that may be off.
+pub fn guessing_compute(machine: Machine, model: &gguf::Model, threads: usize) -> Machine {
+    Machine {
+        compute_seconds_per_token: Some(guessed_compute_seconds(model, threads)),
+        varies: Varies {
+            compute: GUESS_VARIES,
+            ..machine.varies
+        },
+        ..machine
+    }
 }
 
 /// Memory that a run needs besides weights: the KV cache, buffers and the program.
@@ -251,12 +276,21 @@ pub fn check_cache(model: &gguf::Model, key_type: GgmlType, context: usize) -> a
     Ok(())
 }
 
-/// The machine that `bench ceilings` measured.
+/// The machine that `bench ceilings` measured: its disk while nothing computed, which is the most
+/// that a run can have of it.
 pub fn machine_of(ceilings: &kernelio::Ceilings) -> Machine {
-    Machine {
+    let disk = &ceilings.disk;
+    let rate = disk.bytes_per_second as f64;
+    let low = disk.rates.lowest_bytes_per_second as f64 * MIN_WHILE_COMPUTING;
+    let high = disk.rates.highest_bytes_per_second as f64;
+    let machine = Machine {
         memory_bytes_per_second: Some(ceilings.memory.bytes_per_second as f64),
-        ..Machine::new(ceilings.disk.bytes_per_second as f64)
-    }
+        ..Machine::new(rate)
+    };
+    machine.varying(Varies {
+        disk: Spread::around(rate, low, high),
+        ..Varies::default()
+    })
 }
 
 /// What the kernel reads ahead of a page fault in the model: of a run, where it was recorded.
@@ -268,9 +302,26 @@ pub fn read_ahead_bytes(run: Option<&Run>, file: Option<&Path>) -> Option<u64> {
     described?.read_ahead_bytes
 }
 
-/// The disk's speed while computing, by a glance.
+/// The machine that this runs on, while so many threads compute; `None` where its disk cannot be
+/// measured.
+pub fn machine_here(file: &Path, threads: usize, weights: &[Weight]) -> Option<Machine> {
+    let glance = Glance::once(file, threads, weights).ok()?;
+    Some(glance.machine())
+}
+
+/// What is assumed of a machine whose disk cannot be measured.
+pub fn usual_machine() -> Machine {
+    Machine::new(USUAL_DISK).varying(Varies {
+        disk: USUAL_DISK_VARIES,
+        ..Varies::default()
+    })
+}
+
+/// The disk's speed while all cores compute, by a glance.
 pub fn disk_rate(file: &Path) -> Option<f64> {
-    Some(disk_rate_during(file, GLANCE).ok()? * WHILE_COMPUTING)
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let glance = Glance::once(file, threads, &[]).ok()?;
+    Some(glance.disk_bytes_per_second)
 }
 
 /// The disk's speed, as it is fed from, in bytes per second: all that it gave in this time.

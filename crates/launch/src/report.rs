@@ -37,6 +37,11 @@ pub struct Report {
     /// While tokens were generated.
     pub fed: Option<Fed>,
     pub predicted_tokens_per_second: Option<f64>,
+    /// Between what it may lie.
+    #[serde(default)]
+    pub predicted_low: Option<f64>,
+    #[serde(default)]
+    pub predicted_high: Option<f64>,
     /// Where tokens were guessed.
     #[serde(default)]
     pub drafted: Option<Drafted>,
@@ -170,8 +175,14 @@ impl Report {
         let is_fed = self.shares.is_none_or(|shares| !shares.is_nothing_fed());
         let predicted = self.predicted_tokens_per_second.filter(|_| is_fed);
         if let (Some(predicted), Some(measured)) = (predicted, self.tokens_per_second) {
+            let interval = self
+                .predicted_low
+                .zip(self.predicted_high)
+                .map_or(String::new(), |(low, high)| {
+                    format!(" ({low:.2} to {high:.2})")
+                });
             eprintln!(
-                "tensorscope: predicted {predicted:.2} tokens/s, measured {measured:.2} ({:+.0} %)",
+                "tensorscope: predicted {predicted:.2} tokens/s{interval}, measured {measured:.2} ({:+.0} %)",
                 (measured / predicted - 1.0) * 100.0
             );
         }

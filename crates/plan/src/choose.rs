@@ -206,10 +206,15 @@ const RING_GAIN: f64 = 0.995;
 /// The best use of the memory that is there, on the machine that is there. Lists are in
 /// execution order.
 pub fn choose_for(weights: &[Weight], wanted: &Wanted, machine: &Machine) -> Choice {
+    // What is best usually is taken: how far that varies costs time to find out.
+    let usual = Machine {
+        varies: crate::machine::Varies::default(),
+        ..*machine
+    };
     let mut best: Option<(f64, Choice)> = None;
     for ring_bytes in RINGS_BYTES {
         let choice = choose_with(weights, wanted, ring_bytes);
-        let predicted = crate::predict::predict(weights, &choice, machine, None);
+        let predicted = crate::predict::predict(weights, &choice, &usual, None);
         let seconds = predicted.seconds_per_token.unwrap_or(0.0);
         if choice.streamed.is_empty() {
             return best.map_or(choice, |(_, best)| best);

@@ -32,10 +32,10 @@ mod strategies;
 pub use cache::Cache;
 pub use choose::{Choice, ExpertMemory, Strategies, Use, Wanted, Weight, choose, choose_for};
 pub use facts::{fingerprint, weights_of};
-pub use machine::Machine;
+pub use machine::{Machine, Spread, Varies};
 pub use named::NamedChoice;
 pub use policy::Policy;
-pub use predict::{ExpertsOutlook, Predicted, predict, why_not};
+pub use predict::{ExpertsOutlook, Predicted, Speed, TokenSpan, predict, why_not};
 pub use question::{Answer, Question};
 pub use routing::{Policies, RoutingSequence};
 

@@ -2,161 +2,154 @@
 //!
 //! Bytes follow from the choice alone. Seconds come from walking one token's weights
 //! against a disk of constant speed (`simulate`), so that a small ring, pins in the
-//! wrong place and the wait after a router all show. What stock llama.cpp would do with
-//! the same memory stands beside it: whoever reads it sees whether it pays.
+//! wrong place and the wait after a router all show. Three times: with the machine and the
+//! experts' slots (`outlook`) as they usually are, at their worst and at their best; the
+//! last two are the interval. What stock llama.cpp would do with
+//! the same memory (`page_cache`) stands beside it: whoever reads it sees whether it pays.
 
+mod outlook;
+mod page_cache;
+mod predicted;
 mod simulate;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
 use crate::choose::{Choice, RING_WEIGHTS, Use, Weight};
-use crate::machine::Machine;
+use crate::machine::{Machine, Varies};
+pub(crate) use outlook::SHORT_RUN_TOKENS;
+pub use outlook::{ExpertsOutlook, TokenSpan};
+use page_cache::{Load, Share};
+use predicted::four_digits;
+pub use predicted::{LimitedBy, Predicted, Speed, Stock};
 use simulate::{Need, Step};
 
 /// No disk is as fast as this: the file lies in memory.
 const MEMORY_BYTES_PER_SECOND: f64 = 30e9;
 
+/// Until a token's time and what its disk and processor give each other agree, to a percent.
+const ROUNDS: usize = 4;
+
 /// A plan that predicts less than this over stock is not worth its trouble.
 const MIN_GAIN: f64 = 1.05;
 
-/// How often an expert that the router asks for is in its slot already.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ExpertsOutlook {
-    pub hit_rate: f64,
-}
-
-impl ExpertsOutlook {
-    /// When every expert is as likely as any other, which is the worst case of a model:
-    /// the share of experts that have a slot. Layers that share a pool too small for one
-    /// token push each other out.
-    pub fn uniform(weights: &[Weight], choice: &Choice) -> ExpertsOutlook {
-        let mut layers = BTreeSet::new();
-        let (mut used, mut count) = (0, 0);
-        for &i in &choice.sliced {
-            if let Use::Experts {
-                count: c, used: u, ..
-            } = weights[i].usage
-            {
-                layers.insert(weights[i].layer);
-                used = used.max(u);
-                count = count.max(c);
-            }
-        }
-        let layers = layers.len() as f64;
-        let slots = choice.experts.map_or(0.0, |memory| {
-            f64::from(memory.pools) * f64::from(memory.slots)
-        });
-        let hit_rate = if slots < layers * f64::from(used) || layers == 0.0 {
-            0.0
-        } else {
-            (slots / (layers * f64::from(count.max(1)))).min(1.0)
-        };
-        ExpertsOutlook { hit_rate }
-    }
-}
-
-/// What a token costs. Times are for generating one token after another.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Predicted {
-    /// All weights that are more than looked up by row.
-    pub weight_bytes: u64,
-    pub pinned_bytes: u64,
-    pub bytes_read_per_token: u64,
-    /// None where neither disk nor compute are known to take time.
-    pub seconds_per_token: Option<f64>,
-    pub tokens_per_second: Option<f64>,
-    /// What this memory allows at best: everything that is read overlaps computing.
-    pub ceiling_tokens_per_second: Option<f64>,
-    pub limited_by: LimitedBy,
-    pub stock: Stock,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LimitedBy {
-    #[serde(rename = "disk")]
-    Disk,
-    #[serde(rename = "compute")]
-    Compute,
-    #[serde(rename = "expert reads")]
-    ExpertReads,
-}
-
-/// Stock llama.cpp with the same memory: a page cache that forgets what it has not seen
-/// for longest.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Stock {
-    pub bytes_read_per_token: u64,
-    pub tokens_per_second: Option<f64>,
-}
-
-impl Predicted {
-    /// Four digits are more than a prediction is worth, and easier to read.
-    pub fn rounded(self) -> Predicted {
-        let round = |value: Option<f64>| value.map(four_digits);
-        Predicted {
-            seconds_per_token: round(self.seconds_per_token),
-            tokens_per_second: round(self.tokens_per_second),
-            ceiling_tokens_per_second: round(self.ceiling_tokens_per_second),
-            stock: Stock {
-                tokens_per_second: round(self.stock.tokens_per_second),
-                ..self.stock
-            },
-            ..self
-        }
-    }
-}
-
-/// Predicts a choice for these weights. Without a hit rate, experts are taken to be used
-/// evenly.
+/// Predicts a choice for these weights. Without an outlook, experts are taken to be used
+/// evenly, for as long as it takes until their slots are full.
 pub fn predict(
     weights: &[Weight],
     choice: &Choice,
     machine: &Machine,
-    hit_rate: Option<f64>,
+    outlook: Option<ExpertsOutlook>,
 ) -> Predicted {
-    let hit_rate = hit_rate
-        .filter(|rate| rate.is_finite())
-        .unwrap_or_else(|| ExpertsOutlook::uniform(weights, choice).hit_rate)
-        .clamp(0.0, 1.0);
-    let traffic = Traffic::new(weights, choice, machine, hit_rate);
-    let disk = machine.disk_bytes_per_second;
-    let compute = machine.resident_seconds(weights);
-
-    let steps = steps(weights, choice, machine, hit_rate, &traffic);
-    let seconds = simulate::seconds_per_token(&steps, choice.ring_bytes, disk);
-    // A ring holds what the next token needs first: those bytes are kept, in effect.
-    let ceiling_bytes =
-        (traffic.streamed + traffic.mapped + traffic.missed - choice.ring_bytes as f64).max(0.0);
-    let ceiling = compute.max(ceiling_bytes / disk);
-    let stock_seconds = compute.max(traffic.stock / (disk * machine.fault_efficiency));
-
-    let dense_seconds =
-        traffic.streamed / disk + traffic.mapped / (disk * machine.fault_efficiency);
-    let limited_by = if traffic.total() == 0.0 || seconds <= compute * 1.1 {
-        LimitedBy::Compute
-    } else if traffic.miss_seconds > dense_seconds {
-        LimitedBy::ExpertReads
-    } else {
-        LimitedBy::Disk
+    let outlook = outlook
+        .and_then(ExpertsOutlook::checked)
+        .unwrap_or_else(|| ExpertsOutlook::uniform(weights, choice, None));
+    let usual = Walk::of(weights, choice, machine, outlook.hit_rate);
+    let is_certain = machine.varies == Varies::default() && outlook.low == outlook.high;
+    let (slowest, fastest) = match is_certain {
+        true => (usual.times, usual.times),
+        false => {
+            let walk = |machine: Machine, rate| Walk::of(weights, choice, &machine, rate).times;
+            (
+                walk(machine.slowest(), outlook.low),
+                walk(machine.fastest(), outlook.high),
+            )
+        }
     };
+    let Walk {
+        traffic,
+        compute,
+        times,
+    } = usual;
+    // Reads that wait for each other may end sooner on a slower disk, by a little.
+    let rate = |seconds: f64| time(seconds).map(f64::recip);
+    let (seconds, stock) = (times.seconds, times.stock_seconds);
     Predicted {
         weight_bytes: traffic.weight_bytes,
         pinned_bytes: choice.pinned.iter().map(|&i| weights[i].bytes).sum(),
         bytes_read_per_token: traffic.total().round() as u64,
         seconds_per_token: time(seconds),
-        tokens_per_second: time(seconds).map(f64::recip),
-        ceiling_tokens_per_second: time(ceiling).map(f64::recip),
-        limited_by,
+        tokens_per_second: rate(seconds),
+        tokens_per_second_low: rate(slowest.seconds.max(seconds)),
+        tokens_per_second_high: rate(fastest.seconds.min(seconds)),
+        ceiling_tokens_per_second: rate(times.ceiling_seconds),
+        limited_by: limited_by(&traffic, machine, seconds, compute),
         stock: Stock {
-            bytes_read_per_token: traffic.stock.round() as u64,
-            tokens_per_second: time(stock_seconds).map(f64::recip),
+            bytes_read_per_token: (traffic.stock_whole + traffic.stock_experts).round() as u64,
+            tokens_per_second: rate(stock),
+            tokens_per_second_low: rate(slowest.stock_seconds.max(stock)),
+            tokens_per_second_high: rate(fastest.stock_seconds.min(stock)),
         },
+    }
+}
+
+/// One token of a choice, on a machine that does not vary.
+struct Walk {
+    traffic: Traffic,
+    /// Computing, as reading slows it down.
+    compute: f64,
+    times: Times,
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    seconds: f64,
+    ceiling_seconds: f64,
+    stock_seconds: f64,
+}
+
+impl Walk {
+    fn of(weights: &[Weight], choice: &Choice, machine: &Machine, hit_rate: f64) -> Walk {
+        let traffic = Traffic::new(weights, choice, machine, hit_rate);
+        let idle_disk = machine.idle_disk_bytes_per_second();
+        let alone = machine.resident_seconds(weights);
+        let walk = |compute: f64, disk: f64| {
+            let steps = steps(weights, choice, machine, compute, hit_rate, &traffic);
+            simulate::seconds_per_token(&steps, choice.ring_bytes, disk)
+        };
+        let (mut compute, mut seconds) = (alone, walk(alone, idle_disk));
+        let slowdown = machine.compute_while_reading.max(1.0) - 1.0;
+        let gain = machine.disk_while_waiting.max(1.0) - 1.0;
+        if (slowdown > 0.0 || gain > 0.0) && alone > 0.0 && seconds.is_finite() {
+            // Each slows the other down for the part of the time in which it is busy: the disk
+            // while something computes, and computing while the ring is filled (for other
+            // reads it waits). How long that is follows from how long the token takes.
+            for _ in 0..ROUNDS {
+                let computing = (compute / seconds).min(1.0);
+                let disk = machine.disk_bytes_per_second * (1.0 + gain * (1.0 - computing));
+                let filling = match traffic.streamed > 0.0 {
+                    true => (traffic.streamed / disk / seconds).min(1.0),
+                    false => 0.0,
+                };
+                compute = alone * (1.0 + slowdown * filling);
+                seconds = walk(compute, disk);
+            }
+        }
+        // A ring holds what the next token needs first: those bytes are kept, in effect.
+        let missing = (traffic.total() - choice.ring_bytes as f64).max(0.0);
+        Walk {
+            times: Times {
+                seconds,
+                ceiling_seconds: alone.max(missing / idle_disk),
+                stock_seconds: alone.max(traffic.stock_disk_seconds(machine)),
+            },
+            traffic,
+            compute,
+        }
+    }
+}
+
+fn limited_by(traffic: &Traffic, machine: &Machine, seconds: f64, compute: f64) -> LimitedBy {
+    let disk = machine.disk_bytes_per_second;
+    let dense_seconds =
+        traffic.streamed / disk + traffic.mapped / (disk * machine.fault_efficiency);
+    if traffic.total() == 0.0 || seconds <= compute * 1.1 {
+        LimitedBy::Compute
+    } else if traffic.miss_seconds > dense_seconds {
+        LimitedBy::ExpertReads
+    } else {
+        LimitedBy::Disk
     }
 }
 
@@ -191,8 +184,9 @@ pub fn why_not(
             size(predicted.weight_bytes)
         ));
     }
-    let stock_disk_seconds = predicted.stock.bytes_read_per_token as f64
-        / (machine.disk_bytes_per_second * machine.fault_efficiency);
+    // What stock reads depends on the memory alone, and not on what experts hit.
+    let stock_disk_seconds =
+        Traffic::new(weights, choice, machine, 0.0).stock_disk_seconds(machine);
     let compute = machine.resident_seconds(weights);
     if compute > 0.0 && compute >= stock_disk_seconds {
         return Some(format!(
@@ -238,20 +232,15 @@ struct Traffic {
     missed: f64,
     /// Waits for the router's choice: latencies and reads.
     miss_seconds: f64,
-    stock: f64,
+    /// Of stock llama.cpp: in order, and of experts.
+    stock_whole: f64,
+    stock_experts: f64,
 }
 
 impl Traffic {
     fn new(weights: &[Weight], choice: &Choice, machine: &Machine, hit_rate: f64) -> Traffic {
-        let load = |list: &mut dyn Iterator<Item = usize>| {
-            let mut load = Load::default();
-            for i in list {
-                load.add(&weights[i]);
-            }
-            load
-        };
-        let all = load(&mut (0..weights.len()));
-        let mapped = load(&mut choice.mapped.iter().copied());
+        let all = Load::of(weights.iter());
+        let mapped = Load::of(choice.mapped.iter().map(|&i| &weights[i]));
         let taken = taken_bytes(weights, choice);
         let left = machine.weights_bytes.unwrap_or(0).saturating_sub(taken);
         let amplification = machine.stock_amplification.max(1.0);
@@ -275,63 +264,22 @@ impl Traffic {
             mapped_share,
             missed,
             miss_seconds: latency + missed / machine.disk_bytes_per_second,
-            stock: all.read(stock_share),
+            stock_whole: all.whole * stock_share.whole,
+            stock_experts: all.touched * stock_share.experts,
         }
+    }
+
+    fn stock_disk_seconds(&self, machine: &Machine) -> f64 {
+        let seconds = |bytes: f64, efficiency: f64| match bytes > 0.0 {
+            true => bytes / (machine.idle_disk_bytes_per_second() * efficiency),
+            false => 0.0,
+        };
+        seconds(self.stock_whole, machine.fault_efficiency)
+            + seconds(self.stock_experts, machine.scattered_fault_efficiency)
     }
 
     fn total(&self) -> f64 {
         self.streamed + self.mapped + self.missed
-    }
-}
-
-/// What a token asks of a page cache.
-#[derive(Clone, Copy, Default)]
-struct Load {
-    /// Bytes that every token touches.
-    whole: f64,
-    /// Bytes of all experts, and of those that one token touches.
-    experts: f64,
-    touched: f64,
-}
-
-/// Bytes read for each byte that is touched.
-#[derive(Clone, Copy, Default)]
-struct Share {
-    whole: f64,
-    experts: f64,
-}
-
-impl Load {
-    fn add(&mut self, weight: &Weight) {
-        match weight.usage {
-            Use::Rows => {}
-            Use::Whole => self.whole += weight.bytes as f64,
-            Use::Experts { .. } => {
-                self.experts += weight.bytes as f64;
-                self.touched += weight.touched_bytes();
-            }
-        }
-    }
-
-    /// A cache that forgets the oldest keeps nothing of a scan that is larger than it.
-    /// That holds for experts too: with four fifths of a mixture in memory llama.cpp was
-    /// measured to read as much for each token as with half of it (docs/underneath.md).
-    fn share(&self, memory_bytes: u64, amplification: f64) -> Share {
-        if self.whole + self.experts <= memory_bytes as f64 {
-            return Share::default();
-        }
-        Share {
-            whole: 1.0,
-            experts: if self.touched > 0.0 {
-                amplification.min(self.experts / self.touched)
-            } else {
-                1.0
-            },
-        }
-    }
-
-    fn read(&self, share: Share) -> f64 {
-        self.whole * share.whole + self.touched * share.experts
     }
 }
 
@@ -394,10 +342,10 @@ fn steps(
     weights: &[Weight],
     choice: &Choice,
     machine: &Machine,
+    compute: f64,
     hit_rate: f64,
     traffic: &Traffic,
 ) -> Vec<Step> {
-    let compute = machine.resident_seconds(weights);
     let touched: f64 = weights.iter().map(Weight::touched_bytes).sum();
     let mut needs = vec![Need::Nothing; weights.len()];
     for &i in &choice.streamed {
@@ -406,12 +354,15 @@ fn steps(
         };
     }
     for &i in &choice.mapped {
-        let share = match weights[i].usage {
-            Use::Experts { .. } => traffic.mapped_share.experts,
-            _ => traffic.mapped_share.whole,
+        let (share, efficiency) = match weights[i].usage {
+            Use::Experts { .. } => (
+                traffic.mapped_share.experts,
+                machine.scattered_fault_efficiency,
+            ),
+            _ => (traffic.mapped_share.whole, machine.fault_efficiency),
         };
         needs[i] = Need::Faults {
-            bytes: weights[i].touched_bytes() * share / machine.fault_efficiency,
+            bytes: weights[i].touched_bytes() * share / efficiency,
         };
     }
     let misses = layer_misses(weights, choice, machine, hit_rate);
@@ -489,13 +440,6 @@ pub(crate) fn fits(weights: &[Weight], choice: &Choice, machine: &Machine) -> bo
 /// A time that says something.
 fn time(seconds: f64) -> Option<f64> {
     (seconds.is_finite() && seconds > 0.0).then_some(seconds)
-}
-
-fn four_digits(value: f64) -> f64 {
-    if !value.is_finite() || value == 0.0 {
-        return value;
-    }
-    format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 /// `3.9 GiB`, `350.0 MiB`.

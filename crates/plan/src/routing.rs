@@ -21,6 +21,7 @@ use crate::{
     cache::Cache,
     cache_trace::{CacheTrace, Scope},
     choose::{Choice, Weight, layers_of, pool_of},
+    predict::TokenSpan,
 };
 
 /// Sizes that [`ExpertCaches::of`] tries at most when it chooses them itself.
@@ -87,6 +88,30 @@ impl RoutingSequence {
                 ..CacheTrace::whole_items(vec![1; items as usize], uses)
             })
             .collect()
+    }
+
+    /// The generated tokens up to the end of a span, without what came before the first: a prompt
+    /// leaves slots empty. Those of the span are counted. Of a shorter run, its last half at
+    /// least.
+    pub fn from_empty(&self, tokens: TokenSpan) -> RoutingSequence {
+        let recorded = self.generate.len();
+        let end = (tokens.end as usize).clamp(recorded.min(1), recorded);
+        let first = match (tokens.first as usize) < end {
+            true => tokens.first as usize,
+            false => end / 2,
+        };
+        let mut kept = RoutingSequence {
+            layers: self.layers.clone(),
+            ..RoutingSequence::default()
+        };
+        for (number, range) in self.generate[..end].iter().enumerate() {
+            let begin = kept.uses.len();
+            kept.uses.extend_from_slice(&self.uses[range.clone()]);
+            if number >= first {
+                kept.generate.push(begin..kept.uses.len());
+            }
+        }
+        kept
     }
 
     /// Hit rates with a choice's slots; `None` where it has none, or not for these layers.

@@ -17,8 +17,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use plan::{
-    Choice, ExpertMemory, Machine, NamedChoice, Policy, Predicted, Strategies, Wanted, Weight,
-    fingerprint, predict,
+    Choice, ExpertMemory, ExpertsOutlook, Machine, NamedChoice, Policy, Predicted, Strategies,
+    Wanted, Weight, fingerprint, predict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +102,17 @@ pub struct Experts {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Assumed {
+    /// While all threads compute.
     pub disk_bytes_per_second: f64,
+    /// The slowest and the fastest that it may be; the same where it is not known to vary, and
+    /// None in plans of older versions.
+    #[serde(default)]
+    pub disk_bytes_per_second_low: Option<f64>,
+    #[serde(default)]
+    pub disk_bytes_per_second_high: Option<f64>,
+    /// From asking for the experts of a router to their first bytes.
+    #[serde(default)]
+    pub read_latency_seconds: Option<f64>,
     /// With all weights in memory.
     pub compute_seconds_per_token: Option<f64>,
     /// Share of the experts that are asked for and found in a slot.
@@ -192,9 +202,9 @@ impl Plan {
         weights: &[Weight],
         wanted: &Wanted,
         choice: &Choice,
-        (machine, hit_rate): (&Machine, Option<f64>),
+        (machine, outlook): (&Machine, Option<ExpertsOutlook>),
     ) -> Plan {
-        let predicted = predict(weights, choice, machine, hit_rate);
+        let predicted = predict(weights, choice, machine, outlook);
         let names = |list: &[usize]| list.iter().map(|&i| weights[i].name.clone()).collect();
         Plan {
             format: FORMAT.to_owned(),
@@ -220,8 +230,12 @@ impl Plan {
             }),
             assumed: Assumed {
                 disk_bytes_per_second: machine.disk_bytes_per_second.round(),
+                disk_bytes_per_second_low: Some(machine.slowest().disk_bytes_per_second.round()),
+                disk_bytes_per_second_high: Some(machine.fastest().disk_bytes_per_second.round()),
+                read_latency_seconds: (!choice.sliced.is_empty())
+                    .then_some(machine.read_latency_seconds),
                 compute_seconds_per_token: machine.compute_seconds_per_token,
-                expert_hit_rate: hit_rate,
+                expert_hit_rate: outlook.map(|outlook| outlook.hit_rate),
             },
             predicted: predicted.rounded(),
             notes: vec![],

@@ -44,7 +44,7 @@ fn example() -> (gguf::Model, Plan) {
         compute_seconds_per_token: Some(0.01),
         ..Machine::new(1e6)
     };
-    let assumed = (&machine, Some(0.25));
+    let assumed = (&machine, Some(0.25.into()));
     let mut plan = Plan::new(&model, &weights, &wanted, &choice, assumed);
     plan.made_by = "tensorscope, for a test".to_owned();
     plan.made_for.model = "models/example.gguf".to_owned();
@@ -75,6 +75,33 @@ fn text_of_a_plan_is_the_golden_one() {
     assert_eq!(plan.to_json(), golden);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/plan.json");
     assert_eq!(Plan::read(&path).unwrap(), plan);
+}
+
+#[test]
+fn plans_and_machines_of_older_versions_are_read_and_do_not_vary() {
+    let (_, plan) = example();
+    let is_new = |line: &&str| {
+        ["_low\"", "_high\"", "read_latency_seconds\""]
+            .iter()
+            .any(|key| line.contains(key))
+    };
+    let text = plan.to_json();
+    assert_eq!(text.lines().filter(is_new).count(), 7);
+    let older: Vec<&str> = text.lines().filter(|line| !is_new(line)).collect();
+    // The last field of an object has no comma.
+    let older = older.join("\n").replace("56.02,", "56.02");
+    let read = parse(&older).unwrap();
+    assert_eq!(read.pin, plan.pin);
+    assert_eq!(read.predicted.tokens_per_second_low, None);
+    let speed = read.predicted.speed().unwrap();
+    assert_eq!((speed.low, speed.high), (speed.usual, speed.usual));
+
+    let text = r#"{"disk_bytes_per_second": 1e9, "memory_bytes_per_second": null,
+        "read_latency_seconds": 0.0003, "compute_seconds_per_token": null,
+        "weights_bytes": null, "stock_amplification": 1.0, "fault_efficiency": 0.6}"#;
+    let machine: Machine = serde_json::from_str(text).unwrap();
+    assert_eq!(machine, Machine::new(1e9));
+    assert_eq!(machine.slowest(), machine.fastest());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! With less memory: what a token would read from disk, budget by budget and way by way, as rows
 //! of text for a terminal and a page.
 
-use analysis::opportunities::{BudgetOutlook, Fit, Opportunities, Strategy};
+use analysis::opportunities::{BudgetOutlook, Fit, Opportunities, Strategy, StrategyOutlook};
 
 pub const TITLE: &str = "With less memory";
 
@@ -54,9 +54,8 @@ pub fn rows(opportunities: &Opportunities) -> Option<Rows> {
         if has_times {
             for strategy in [Some(Strategy::PageCache), outlook.best] {
                 let of = strategy.and_then(|s| outlook.of(s));
-                let speed = of.and_then(|of| of.tokens_per_second);
-                let speed = speed.filter(|_| outlook.fit != Fit::No);
-                row.push(speed.map_or("-".into(), |speed| format!("{speed:.1}")));
+                let of = of.filter(|_| outlook.fit != Fit::No);
+                row.push(of.and_then(speed).unwrap_or_else(|| "-".into()));
             }
         }
         row.push(match (outlook.fit, outlook.best) {
@@ -70,6 +69,16 @@ pub fn rows(opportunities: &Opportunities) -> Option<Rows> {
     Some(Rows {
         rows: shown.iter().map(row).collect(),
         heads,
+    })
+}
+
+/// With the interval that it may lie in, where it is one.
+fn speed(of: &StrategyOutlook) -> Option<String> {
+    let usual = of.tokens_per_second?;
+    let ends = of.tokens_per_second_low.zip(of.tokens_per_second_high);
+    Some(match ends {
+        Some((low, high)) if low < high => format!("{usual:.1} ({low:.1} to {high:.1})"),
+        _ => format!("{usual:.1}"),
     })
 }
 

@@ -75,6 +75,8 @@ fn outlook(
         routed_bytes_per_token: 0,
         nanos_per_token: None,
         tokens_per_second: None,
+        tokens_per_second_low: None,
+        tokens_per_second_high: None,
         speedup: None,
         verdict: Verdict {
             help,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use launch::report::Report;
+use plan::Speed;
 use serde::Serialize;
 
 use super::routing::Simulated;
@@ -45,11 +46,32 @@ pub struct Figures {
     pub compute_seconds_per_token: Option<f64>,
     pub ceiling_tokens_per_second: Option<f64>,
     pub ceiling_share: Option<f64>,
+    /// With the disk as it was around the run.
+    pub predicted_tokens_per_second: Option<f64>,
+    pub predicted_low: Option<f64>,
+    pub predicted_high: Option<f64>,
+    pub is_covered: Option<bool>,
     #[serde(skip)]
     pub is_over_limit: bool,
 }
 
 impl Figures {
+    /// With what was predicted for the run.
+    pub fn predicted(self, speed: Option<Speed>) -> Figures {
+        Figures {
+            predicted_tokens_per_second: speed.map(|speed| speed.usual),
+            predicted_low: speed.map(|speed| speed.low),
+            predicted_high: speed.map(|speed| speed.high),
+            is_covered: speed.map(|speed| speed.covers(self.tokens_per_second)),
+            ..self
+        }
+    }
+
+    fn prediction_error(&self) -> Option<f64> {
+        let predicted = self.predicted_tokens_per_second?;
+        Some(predicted / self.tokens_per_second - 1.0)
+    }
+
     /// None of a run with fewer than two tokens.
     pub fn of(
         report: &Report,
@@ -57,8 +79,7 @@ impl Figures {
         ceilings: &Ceilings,
         skipped: usize,
     ) -> Option<Figures> {
-        // Of short runs half of the tokens are left.
-        let skipped = skipped.min(report.token_seconds.len() / 2);
+        let skipped = counted_from(report.token_seconds.len(), skipped);
         let seconds = report.token_seconds.get(skipped..)?;
         let bytes = report.token_disk_bytes.get(skipped..)?;
         let seconds_per_token = median(seconds)?;
@@ -81,6 +102,10 @@ impl Figures {
             compute_seconds_per_token: ceilings.compute_seconds_per_token,
             ceiling_tokens_per_second: ceiling.map(f64::recip),
             ceiling_share: ceiling.map(|seconds| tokens_per_second * seconds),
+            predicted_tokens_per_second: None,
+            predicted_low: None,
+            predicted_high: None,
+            is_covered: None,
             is_over_limit: report.peak_bytes.is_some_and(over),
         })
     }
@@ -141,6 +166,9 @@ pub struct Row {
     pub first_token_not_later: Option<bool>,
     pub predicted_before_tokens_per_second: Option<f64>,
     pub predicted_tokens_per_second: Option<f64>,
+    pub predicted_low: Option<f64>,
+    pub predicted_high: Option<f64>,
+    pub is_covered: Option<bool>,
     /// Predicted over measured, less one.
     pub prediction_error: Option<f64>,
     pub hit_rate: Option<f64>,
@@ -163,7 +191,6 @@ pub struct About<'a> {
     pub stock: Option<&'a Cell>,
     pub best: Option<&'a Cell>,
     pub predicted_before: Option<f64>,
-    pub predicted: Option<f64>,
 }
 
 impl Row {
@@ -176,6 +203,11 @@ impl Row {
         let hit_rate = cell.median(|run| run.hit_rate);
         let simulated = Simulated::median(&cell.simulated);
         let measured = median(&speeds);
+        let predicted = Speed::of(
+            cell.median(|run| run.predicted_tokens_per_second),
+            cell.median(|run| run.predicted_low),
+            cell.median(|run| run.predicted_high),
+        );
         let in_runs: u64 = cell.runs.values().map(|run| run.oom_kills).sum();
         Row {
             memory: about.memory,
@@ -198,8 +230,11 @@ impl Row {
             first_token_seconds: first_token,
             first_token_not_later: first_token.zip(stocks_first).map(|(ours, his)| ours <= his),
             predicted_before_tokens_per_second: about.predicted_before,
-            predicted_tokens_per_second: about.predicted,
-            prediction_error: about.predicted.zip(measured).map(|(p, m)| p / m - 1.0),
+            predicted_tokens_per_second: predicted.map(|speed| speed.usual),
+            predicted_low: predicted.map(|speed| speed.low),
+            predicted_high: predicted.map(|speed| speed.high),
+            is_covered: predicted.zip(measured).map(|(speed, m)| speed.covers(m)),
+            prediction_error: predicted.zip(measured).map(|(p, m)| p.usual / m - 1.0),
             hit_rate,
             hit_rate_gap: hit_rate
                 .zip(simulated)
@@ -218,6 +253,51 @@ impl Row {
             && self.oom_kills == 0
             && !self.runs.iter().any(|run| run.is_over_limit)
     }
+}
+
+/// How good the predictions of all runs were.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Predictions {
+    /// Runs that were predicted.
+    pub runs: usize,
+    /// Of them, those inside their interval.
+    pub covered: usize,
+    /// Predicted over measured, less one: the median of its size, and the furthest off.
+    pub median_error: f64,
+    pub worst_error: f64,
+}
+
+impl Predictions {
+    /// None where nothing was predicted.
+    pub fn of(rows: &[Row]) -> Option<Predictions> {
+        let runs = || rows.iter().flat_map(|row| &row.runs);
+        let errors: Vec<f64> = runs().filter_map(Figures::prediction_error).collect();
+        let sizes: Vec<f64> = errors.iter().map(|error| error.abs()).collect();
+        let worst = errors.iter().copied();
+        Some(Predictions {
+            runs: errors.len(),
+            covered: runs().filter(|run| run.is_covered == Some(true)).count(),
+            median_error: median(&sizes)?,
+            worst_error: worst.max_by(|a, b| a.abs().total_cmp(&b.abs()))?,
+        })
+    }
+
+    /// For people.
+    pub fn sentence(&self) -> String {
+        format!(
+            "{} of {} measurements inside their interval; error median {:.0} %, worst {:+.0} %",
+            self.covered,
+            self.runs,
+            self.median_error * 100.0,
+            self.worst_error * 100.0
+        )
+    }
+}
+
+/// The first of so many tokens that counts, where so many should be skipped: of short runs half of
+/// the tokens are left.
+pub fn counted_from(tokens: usize, skipped: usize) -> usize {
+    skipped.min(tokens / 2)
 }
 
 /// The middle one, or between the two in the middle.
@@ -349,6 +429,47 @@ mod tests {
         let fed = cell(&[(0, 2.0), (1, 8.0), (2, 99.0)]);
         assert_eq!(fed.speedup_over(&stock), Some(3.0));
         assert_eq!(fed.speedup_over(&Cell::default()), None);
+    }
+
+    #[test]
+    fn predictions_are_held_against_every_run() {
+        let predicted = |measured: f64, speed: Option<Speed>| {
+            let run = report(&[measured.recip()], &[1]);
+            let figures = Figures::of(&run, &run, &ceilings(None, None), 0).unwrap();
+            figures.predicted(speed)
+        };
+        let speed = |usual| {
+            Some(Speed {
+                usual,
+                low: usual * 0.75,
+                high: usual * 1.25,
+            })
+        };
+        let cell = Cell {
+            runs: [
+                (0, predicted(1.0, speed(1.125))),
+                (1, predicted(1.0, speed(0.5))),
+                (2, predicted(1.0, speed(1.25))),
+            ]
+            .into(),
+            ..Cell::default()
+        };
+        let row = Row::new(&cell, About::default());
+        assert_eq!(row.predicted_tokens_per_second, Some(1.125));
+        assert_eq!(row.is_covered, Some(true));
+        let found = Predictions::of(std::slice::from_ref(&row)).unwrap();
+        assert_eq!(
+            found.sentence(),
+            "2 of 3 measurements inside their interval; error median 25 %, worst -50 %"
+        );
+        let unpredicted = Cell {
+            runs: [(0, predicted(1.0, None))].into(),
+            ..Cell::default()
+        };
+        assert_eq!(
+            Predictions::of(&[Row::new(&unpredicted, About::default())]),
+            None
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The measurement: calibration, plans, and the runs that take turns.
 
+mod predictions;
+
 use std::{
     collections::HashMap,
     fs,
@@ -15,14 +17,15 @@ use launch::{
     planning::{self, Question},
     report::Report,
 };
-use plan::{Machine, Predicted, Strategies, Weight, predict};
+use plan::{Strategies, Weight};
 use planfile::Plan;
 use terminal::signals;
 
 use super::{
     Args, Outcome, ROUTER,
     child::{Ended, Runner, Wanted, context},
-    measure::{About, Ceilings, Cell, Figures, Row, median, skipped_tokens},
+    disk::{Disk, Look},
+    measure::{About, Ceilings, Cell, Figures, Predictions, Row, median, skipped_tokens},
     modes::{Budget, Mode},
     readahead::ReadAhead,
     routing::{Simulated, simulate},
@@ -38,6 +41,8 @@ const SWEEP_TOKENS: u32 = 4;
 const DISK_TIME: Duration = Duration::from_millis(300);
 /// After a run that was fed it is measured for as long as that run read, within this.
 const MAX_DISK_TIME: Duration = Duration::from_secs(10);
+/// After a run of llama.cpp alone, which takes long, no longer than this.
+const MAX_DISK_TIME_STOCK: Duration = Duration::from_secs(3);
 /// A plan leaves this free: no two runs need the same to the byte.
 const PLAN_SLACK_BYTES: u64 = 1 << 20;
 /// With less nothing runs.
@@ -51,7 +56,9 @@ pub struct Session<'a> {
     tokens: u32,
     modes: Vec<Mode>,
     runner: Runner,
-    disk: Option<ReadAhead>,
+    read_ahead: Option<ReadAhead>,
+    /// Measured before and after each run.
+    disk: Disk,
     notes: Vec<String>,
     /// The output that all must have.
     reference: Report,
@@ -60,8 +67,8 @@ pub struct Session<'a> {
     /// Limit of the run with everything in memory, where that is possible.
     resident_bytes: Option<u64>,
     compute: Vec<f64>,
-    /// Measured before and after each run.
-    disk_rates: Vec<f64>,
+    /// All tokens behind these.
+    compute_tokens: Vec<f64>,
     budgets: Vec<(Budget, u64)>,
     settings: Vec<Setting>,
     plans: HashMap<(usize, usize), (PathBuf, Plan)>,
@@ -95,7 +102,13 @@ impl<'a> Session<'a> {
         };
         let tokens = args.tokens.unwrap_or(if has_experts { 16 } else { 10 });
         let path = &model.files()[0].path;
-        let disk_rates = vec![planning::disk_rate_during(path, DISK_TIME)?];
+        let weights = plan::weights_of(&model);
+        let threads = args.threads.map_or_else(
+            || std::thread::available_parallelism().map_or(1, |n| n.get()),
+            usize::from,
+        );
+        let mut disk = Disk::new(path.clone(), threads, weights.clone());
+        disk.look(DISK_TIME)?;
         let whole_bytes = model.len_bytes() + RESIDENT_EXTRA_BYTES;
         let free_bytes = available_bytes().unwrap_or(u64::MAX);
         let wanted = Wanted {
@@ -116,18 +129,19 @@ impl<'a> Session<'a> {
         };
         let is_resident = shares.pinned_bytes >= shares.weight_bytes;
         let mut session = Session {
-            weights: plan::weights_of(&model),
+            weights,
             has_experts,
             tokens,
             modes,
             runner,
-            disk: None,
+            read_ahead: None,
+            disk,
             notes: Vec::new(),
             weight_bytes: shares.weight_bytes,
             other_bytes: shares.other_bytes + feed::MARGIN_BYTES,
             resident_bytes: is_resident.then_some(wanted.limit_bytes),
             compute: Vec::new(),
-            disk_rates,
+            compute_tokens: Vec::new(),
             budgets: Vec::new(),
             settings: Vec::new(),
             plans: HashMap::new(),
@@ -179,7 +193,7 @@ impl<'a> Session<'a> {
             return Ok(true);
         }
         match ReadAhead::of(&self.model.files()[0].path) {
-            Ok(disk) => self.disk = Some(disk),
+            Ok(found) => self.read_ahead = Some(found),
             Err(error) => self.notes.push(format!(
                 "how far the kernel reads ahead could not be changed ({error}): stock-best has \
                  only the best advice"
@@ -193,7 +207,7 @@ impl<'a> Session<'a> {
             ..Wanted::default()
         };
         let say = |line: &str| self.say(line);
-        match sweep(&self.runner, self.disk.as_ref(), &wanted, &say)? {
+        match sweep(&self.runner, self.read_ahead.as_ref(), &wanted, &say)? {
             None => Ok(false),
             Some(settings) => {
                 self.settings = settings;
@@ -204,7 +218,8 @@ impl<'a> Session<'a> {
 
     /// A plan for each budget and strategy, from what was measured so far.
     fn plan(&mut self) -> anyhow::Result<()> {
-        let machine = self.machine(median(&self.disk_rates).unwrap_or(1.0));
+        let found = self.disk.last().map(Look::machine);
+        let machine = self.machine(found.unwrap_or_else(planning::usual_machine));
         for (b, &(_, limit)) in self.budgets.iter().enumerate() {
             for (m, &mode) in self.modes.iter().enumerate() {
                 let strategies = match mode {
@@ -223,6 +238,7 @@ impl<'a> Session<'a> {
                     machine,
                     routing: None,
                     policy: None,
+                    tokens: Some(self.counted_tokens()),
                 };
                 let plan = question.answer().plan;
                 let path = self.runner.file(&format!("{b}-{m}.plan"));
@@ -272,24 +288,22 @@ impl<'a> Session<'a> {
             }
             Ended::Well(report) => self.note_computing(&report.token_seconds),
         }
-        self.measure_disk()?;
+        self.disk.look(DISK_TIME)?;
         Ok(true)
     }
 
     fn note_computing(&mut self, token_seconds: &[f64]) {
         // The first token finds the caches of the processor cold.
-        let Some(seconds) = median(&token_seconds[token_seconds.len().min(1)..]) else {
+        let warm = &token_seconds[token_seconds.len().min(1)..];
+        let Some(seconds) = median(warm) else {
             return;
         };
         self.compute.push(seconds);
+        self.compute_tokens.extend(warm);
         self.say(&format!(
             "with everything in memory: {:.2} tokens/s",
             seconds.recip()
         ));
-    }
-
-    fn measure_disk(&mut self) -> anyhow::Result<f64> {
-        self.measure_disk_for(DISK_TIME)
     }
 
     /// False when we were asked to stop.
@@ -300,20 +314,13 @@ impl<'a> Session<'a> {
         !signals::stop_asked()
     }
 
-    fn measure_disk_for(&mut self, time: Duration) -> anyhow::Result<f64> {
-        let path = &self.model.files()[0].path;
-        let rate = planning::disk_rate_during(path, time)?;
-        self.disk_rates.push(rate);
-        Ok(rate)
-    }
-
     /// One measured run. False when we were asked to stop.
     fn one(&mut self, repeat: u32, b: usize, m: usize) -> anyhow::Result<bool> {
         let ((budget, limit_bytes), mode) = (self.budgets[b], self.modes[m]);
         if !self.rests() {
             return Ok(false);
         }
-        let before = self.disk_rates.last().copied();
+        let before = self.disk.last().cloned();
         let setting = self.settings.first().filter(|_| mode == Mode::StockBest);
         let strategy = match mode {
             Mode::Fed(Strategies::ALL) | Mode::Recorded => "all".to_owned(),
@@ -334,7 +341,9 @@ impl<'a> Session<'a> {
             is_recorded: mode == Mode::Recorded,
         };
         let ended = {
-            let _changed = setting.map(|s| s.apply(self.disk.as_ref())).transpose()?;
+            let _changed = setting
+                .map(|s| s.apply(self.read_ahead.as_ref()))
+                .transpose()?;
             self.runner.run(&wanted)?
         };
         let place = format!(
@@ -349,24 +358,23 @@ impl<'a> Session<'a> {
                 let cell = self.cells.entry((b, m)).or_default();
                 cell.failures.push(why);
                 cell.oom_kills += u64::from(oom);
-                self.measure_disk()?;
+                self.disk.look(DISK_TIME)?;
                 return Ok(true);
             }
             Ended::Well(report) => *report,
         };
-        let disk_bytes_per_second = if mode.is_stock() {
-            let after = self.measure_disk()?;
-            (before.unwrap_or(after) + after) / 2.0
-        } else {
-            // A disk may be fast for a moment only: what counts is what it gives in the
-            // time that the run took, from the same state.
-            if !self.rests() {
-                return Ok(false);
-            }
-            self.measure_disk_for(reading_time(&report))?
+        // A disk may be fast for a moment only: what counts is what it gives in the time that
+        // the run took, from the same state.
+        let max_time = match mode.is_stock() {
+            true => MAX_DISK_TIME_STOCK,
+            false => MAX_DISK_TIME,
         };
+        if !mode.is_stock() && !self.rests() {
+            return Ok(false);
+        }
+        let after = self.disk.look(reading_time(&report).min(max_time))?;
         let ceilings = Ceilings {
-            disk_bytes_per_second,
+            disk_bytes_per_second: after.alone(),
             compute_seconds_per_token: self.compute_seconds(self.compute.last().copied()),
             missing_bytes: (!self.has_experts).then(|| {
                 self.weight_bytes
@@ -374,7 +382,9 @@ impl<'a> Session<'a> {
             }),
         };
         let skipped = skipped_tokens(self.tokens, self.has_experts);
-        let figures = Figures::of(&report, &self.reference, &ceilings, skipped);
+        let predicted = self.predicted(b, m, before.as_ref(), &after);
+        let figures = Figures::of(&report, &self.reference, &ceilings, skipped)
+            .map(|figures| figures.predicted(predicted));
         let simulated = self.simulated(routing_file.as_deref(), &report);
         let followed = self.has_followed_plan(b, m, &report);
         match &figures {
@@ -440,13 +450,6 @@ impl<'a> Session<'a> {
         bytes(&plan.pin) == shares.pinned_bytes && bytes(&plan.stream) == shares.streamed_bytes
     }
 
-    fn machine(&self, disk_bytes_per_second: f64) -> Machine {
-        Machine {
-            compute_seconds_per_token: self.compute_seconds(median(&self.compute)),
-            ..Machine::new(disk_bytes_per_second * planning::WHILE_COMPUTING)
-        }
-    }
-
     fn say(&self, line: &str) {
         if !self.args.quiet {
             eprintln!("tensorscope: {line}");
@@ -481,10 +484,11 @@ impl<'a> Session<'a> {
                 }
             },
             compute_seconds_per_token: self.compute_seconds(median(&self.compute)),
-            disk_bytes_per_second: median(&self.disk_rates),
+            disk_bytes_per_second: self.disk.alone(),
             routing: self.runner.routing,
             stock_best: self.settings,
             notes: self.notes,
+            predictions: Predictions::of(&results),
             results,
         }
     }
@@ -497,31 +501,17 @@ impl<'a> Session<'a> {
             self.cells.get(&(b, m))
         };
         let plan = self.plans.get(&(b, m)).map(|(_, plan)| plan);
-        let disk = cell.values(|run| Some(run.disk_ceiling_bytes_per_second));
-        let weights_memory_bytes = limit_bytes - self.other_bytes;
-        let speed = |predicted: &Predicted| match mode {
-            Mode::Fed(_) | Mode::Recorded => predicted.tokens_per_second,
-            _ => predicted.stock.tokens_per_second,
-        };
-        let predicted = plan.zip(median(&disk)).and_then(|(plan, disk)| {
-            let machine = Machine {
-                weights_bytes: Some(weights_memory_bytes),
-                ..self.machine(disk)
-            };
-            let choice = plan.named_choice().choice(&self.weights);
-            speed(&predict(&self.weights, &choice, &machine, None))
-        });
+        let predicted_before = plan.and_then(|plan| self.speed_of(m, &plan.predicted));
         Some(Row::new(
             cell,
             About {
                 memory: budget.to_string(),
                 limit_bytes,
-                weights_memory_bytes,
+                weights_memory_bytes: limit_bytes - self.other_bytes,
                 mode: mode.to_string(),
                 stock: cell_of(Mode::Stock),
                 best: cell_of(Mode::StockBest),
-                predicted_before: plan.and_then(|plan| speed(&plan.predicted)),
-                predicted,
+                predicted_before: predicted_before.map(|speed| speed.usual),
             },
         ))
     }

@@ -28,6 +28,9 @@ pub fn text(outcome: &Outcome) -> String {
             text.push_str(&format!("\n{}, {}: {failure}", row.memory, row.mode));
         }
     }
+    if let Some(predictions) = &outcome.predictions {
+        text.push_str(&format!("\n\n{}", predictions.sentence()));
+    }
     for note in &outcome.notes {
         text.push_str(&format!("\nnote: {note}"));
     }
@@ -83,6 +86,7 @@ fn table(rows: &[Row], has_experts: bool) -> Table {
         "peak",
         "first token",
         "predicted",
+        "interval",
         "error",
         "same",
     ];
@@ -118,6 +122,9 @@ fn cells(row: &Row, has_experts: bool) -> Vec<String> {
             .map_or(String::new(), |bytes| HumanBytes(bytes).to_string()),
         show(row.first_token_seconds, |v| format!("{v:.2} s")),
         show(row.predicted_tokens_per_second, |v| format!("{v:.2}")),
+        row.predicted_low
+            .zip(row.predicted_high)
+            .map_or(String::new(), |(low, high)| format!("{low:.2} … {high:.2}")),
         show(row.prediction_error, |v| format!("{:+.0} %", v * 100.0)),
         match row.identical {
             true => "yes".to_owned(),

@@ -49,6 +49,7 @@ pub fn of(
         },
         routing: None,
         policy: None,
+        tokens: None,
     };
     Ok(Some(Disk {
         bytes_per_second,

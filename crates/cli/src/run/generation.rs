@@ -65,7 +65,7 @@ pub struct Generation<'a> {
     pub tokens: Vec<i32>,
     pub logits_hash: Fnv,
     /// Tokens per second, by the plan.
-    pub predicted: Option<f64>,
+    pub predicted: Option<plan::Speed>,
     /// What became of guesses.
     pub drafted: Option<Counts>,
     /// After the prompt.
@@ -230,7 +230,9 @@ impl<'a> Generation<'a> {
             logits_hash: format!("{:016x}", self.logits_hash.value()),
             fed: shares.map(|_| Fed::between(self.after_prompt, self.snapshot())),
             shares,
-            predicted_tokens_per_second: self.predicted,
+            predicted_tokens_per_second: self.predicted.map(|speed| speed.usual),
+            predicted_low: self.predicted.map(|speed| speed.low),
+            predicted_high: self.predicted.map(|speed| speed.high),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the disk gives while all cores compute, and what reading takes from them.
 //!
-//! Threads read memory as if they computed with weights. Meanwhile:
+//! First the file is read for a moment with nothing else to do. Then threads read memory as if
+//! they computed with weights. Meanwhile:
 //!
 //! 1. for a moment nothing else happens: the speed of memory;
 //! 2. the file is read in order, as weights are streamed: slices of time, so that a spread is
@@ -39,7 +40,7 @@ pub struct LoadedOptions {
     pub threads: NonZeroUsize,
     /// Of the reads in order.
     pub setting: Setting,
-    /// How long these go on.
+    /// How long these go on while threads are busy, and half of it before.
     pub time: Duration,
     /// Scattered reads that are waited for together: their size, and how many.
     pub batch: Option<Setting>,
@@ -47,7 +48,10 @@ pub struct LoadedOptions {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct WhileComputing {
-    /// Of slices of time.
+    /// All that the disk gave, alone and while threads were busy.
+    pub disk_alone_bytes_per_second: u64,
+    pub disk_bytes_per_second: u64,
+    /// The latter in slices of time.
     pub disk: Rates,
     /// What the threads read of memory: before, and while the disk was read.
     pub memory_alone_bytes_per_second: u64,
@@ -97,11 +101,14 @@ pub fn measure_while_computing(
     let target = Target::open(path)?;
     let (mut job, _) = choose_method(&target, MethodChoice::Best)?;
     let threads = options.threads.get();
+    let setting = job.fitting(options.setting);
+    let alone = job.run(setting, Span::Time(options.time / 2), SLICE)?;
     let work = |counter: Counter<'_>| measure(&mut job, options, counter);
     let (measured, _) = while_reading(threads, load_bytes(threads)?, work)?;
     let disk = rundir::machine::describe(Some(path)).model_disk;
     Ok(WhileComputing {
         is_virtual_disk: disk.as_ref().is_some_and(is_virtual),
+        disk_alone_bytes_per_second: bytes_per_second(alone.bytes_read, alone.elapsed),
         ..measured?
     })
 }
@@ -121,6 +128,8 @@ fn measure(
     let memory = bytes_per_second(counter.bytes() - before, begin.elapsed());
     let batches = options.batch.map(|batch| measure_batches(job, batch));
     Ok(WhileComputing {
+        disk_alone_bytes_per_second: 0,
+        disk_bytes_per_second: bytes_per_second(streamed.bytes_read, streamed.elapsed),
         disk: streamed.rates,
         memory_alone_bytes_per_second: alone,
         memory_bytes_per_second: memory,
@@ -175,6 +184,7 @@ mod tests {
         };
         let found = measure_while_computing(&path, options).unwrap();
         assert!(found.disk.median_bytes_per_second > 0);
+        assert!(found.disk_alone_bytes_per_second > 0 && found.disk_bytes_per_second > 0);
         assert!(found.memory_alone_bytes_per_second > 0);
         assert!(found.memory_bytes_per_second > 0);
         assert!(found.memory_slowdown() >= 1.0);

@@ -1,10 +1,12 @@
 //! Predictions against times worked out by hand.
 
+mod interval;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::choose::{ExpertMemory, Strategies, Wanted, choose};
-use crate::machine::FAULT_EFFICIENCY;
+use crate::machine::{FAULT_EFFICIENCY, SCATTERED_FAULT_EFFICIENCY};
 
 const MB: u64 = 1_000_000;
 
@@ -129,7 +131,7 @@ fn last_slices_arrive_while_the_others_are_computed() {
         read_latency_seconds: 0.4,
         ..slow(4.0)
     };
-    let got = predict(&weights, &choice, &machine, Some(0.5));
+    let got = predict(&weights, &choice, &machine, Some(0.5.into()));
     // Pinned: 1 s. Latency where not both hit: 0.75 * 0.4. Two weights, 2 * 0.5 slices of
     // each: 1 s; the third comes while they are computed (2 s), then takes 1 s.
     close(got.seconds_per_token, 1.0 + 0.3 + 1.0 + 2.0 + 1.0);
@@ -142,7 +144,7 @@ fn last_slices_arrive_while_the_others_are_computed() {
 #[test]
 fn experts_that_always_hit_cost_nothing() {
     let (weights, choice) = moe();
-    let got = predict(&weights, &choice, &slow(4.0), Some(1.0));
+    let got = predict(&weights, &choice, &slow(4.0), Some(1.0.into()));
     close(got.seconds_per_token, 4.0);
     assert_eq!(got.bytes_read_per_token, 0);
     assert_eq!(got.limited_by, LimitedBy::Compute);
@@ -162,11 +164,11 @@ fn ring_gets_what_expert_reads_leave_of_the_disk() {
         }),
         ..Choice::default()
     };
-    let got = predict(&weights, &choice, &slow(0.0), Some(0.0));
+    let got = predict(&weights, &choice, &slow(0.0), Some(0.0.into()));
     close(got.seconds_per_token, 2.0);
     assert_eq!(got.bytes_read_per_token, 200 * MB);
     // Computing leaves the disk time for the ring: 1 s of slices, 3 s of computing.
-    let got = predict(&weights, &choice, &slow(3.0), Some(0.0));
+    let got = predict(&weights, &choice, &slow(3.0), Some(0.0.into()));
     close(got.seconds_per_token, 4.0);
 }
 
@@ -183,7 +185,7 @@ fn evenly_used_experts_hit_by_their_share_of_slots() {
             }),
             ..Choice::default()
         };
-        let outlook = ExpertsOutlook::uniform(&weights, &choice);
+        let outlook = ExpertsOutlook::uniform(&weights, &choice, None);
         assert_eq!(outlook.hit_rate, expect);
         let got = predict(&weights, &choice, &slow(0.0), None);
         let missed = 24.0 * 4.0 * 1e6 * (1.0 - expect);
@@ -194,16 +196,37 @@ fn evenly_used_experts_hit_by_their_share_of_slots() {
     // Four layers push each other out of one pool.
     check(6, 4, 0.0);
     assert_eq!(
-        ExpertsOutlook::uniform(&[], &Choice::default()).hit_rate,
+        ExpertsOutlook::uniform(&[], &Choice::default(), None).hit_rate,
         0.0
     );
 }
 
 #[test]
 fn stock_keeps_a_scan_only_when_it_fits() {
+    let weights = vec![whole(100 * MB); 9];
+    let choice = Choice {
+        mapped: (0..9).collect(),
+        ..Choice::default()
+    };
+    for (memory, expect) in [(900, 0.0), (850, 900.0), (100, 900.0)] {
+        let machine = Machine {
+            weights_bytes: Some(memory * MB),
+            ..slow(0.0)
+        };
+        let got = predict(&weights, &choice, &machine, None);
+        assert_eq!(got.stock.bytes_read_per_token, (expect * 1e6) as u64);
+        match expect > 0.0 {
+            true => close(got.seconds_per_token, expect / 60.0),
+            false => assert_eq!(got.seconds_per_token, None),
+        }
+    }
+}
+
+#[test]
+fn stock_keeps_what_every_token_uses_and_some_experts() {
     // 100 MB always, 200 of 800 MB of experts.
     let weights = [whole(100 * MB), experts(0, 8, 2, 100 * MB)];
-    let check = |memory: u64, amplification: f64, expect: f64| {
+    let check = |memory: u64, amplification: f64, (whole, experts): (f64, f64)| {
         let machine = Machine {
             weights_bytes: Some(memory * MB),
             stock_amplification: amplification,
@@ -214,21 +237,29 @@ fn stock_keeps_a_scan_only_when_it_fits() {
             ..Choice::default()
         };
         let got = predict(&weights, &choice, &machine, None);
-        assert_eq!(got.stock.bytes_read_per_token, (expect * 1e6) as u64);
+        let bytes = ((whole + experts) * 1e6).round() as u64;
+        assert_eq!(got.stock.bytes_read_per_token, bytes);
         // All is left to the page cache: the same as stock.
         assert_eq!(got.bytes_read_per_token, got.stock.bytes_read_per_token);
-        let seconds = (expect > 0.0).then_some(expect / 60.0);
-        match seconds {
-            Some(seconds) => close(got.seconds_per_token, seconds),
-            None => assert_eq!(got.seconds_per_token, None),
+        let seconds =
+            whole / (100.0 * FAULT_EFFICIENCY) + experts / (100.0 * SCATTERED_FAULT_EFFICIENCY);
+        match seconds > 0.0 {
+            true => {
+                close(got.seconds_per_token, seconds);
+                close(got.stock.tokens_per_second.map(f64::recip), seconds);
+            }
+            false => assert_eq!(got.seconds_per_token, None),
         }
     };
-    check(900, 1.0, 0.0);
-    check(850, 1.0, 100.0 + 200.0);
-    check(450, 2.0, 100.0 + 400.0);
-    check(250, 1.0, 100.0 + 200.0);
+    check(900, 1.0, (0.0, 0.0));
+    // Room for three quarters of the experts, a half, none.
+    check(700, 1.0, (0.0, 50.0));
+    check(500, 2.0, (0.0, 200.0));
+    check(100, 1.0, (0.0, 200.0));
+    // Not even for what every token uses.
+    check(50, 1.0, (100.0, 200.0));
     // Never more than all of them.
-    check(250, 9.0, 100.0 + 800.0);
+    check(50, 9.0, (100.0, 800.0));
 }
 
 #[test]
@@ -253,7 +284,12 @@ fn everything_in_memory_runs_at_the_speed_of_computing() {
 fn disk_of_unknown_speed_gives_no_times() {
     let (weights, choice) = streamed(4, 300 * MB);
     for rate in [0.0, -1.0, f64::NAN] {
-        let got = predict(&weights, &choice, &Machine::new(rate), Some(f64::NAN));
+        let got = predict(
+            &weights,
+            &choice,
+            &Machine::new(rate),
+            Some(f64::NAN.into()),
+        );
         assert_eq!(got.bytes_read_per_token, 400 * MB);
         assert_eq!(got.seconds_per_token, None, "{rate}");
         assert_eq!(got.stock.tokens_per_second, None, "{rate}");
@@ -420,7 +456,7 @@ proptest! {
             weights_bytes: Some(weights_bytes),
             ..Machine::new(500e6)
         };
-        let got = predict(&weights, &choice, &machine, Some(hit_rate));
+        let got = predict(&weights, &choice, &machine, Some(hit_rate.into()));
         let seconds = got.seconds_per_token.unwrap_or(0.0);
         let disk = got.bytes_read_per_token as f64 / 500e6;
         prop_assert!(seconds >= compute * 0.999, "{} < {}", seconds, compute);
@@ -428,8 +464,8 @@ proptest! {
         prop_assert!(got.tokens_per_second <= got.ceiling_tokens_per_second.map(|c| c * 1.001));
         // Nothing takes longer than one after the other, page faults at their speed.
         let waits = 5.0 * machine.read_latency_seconds;
-        prop_assert!(seconds <= compute + disk / FAULT_EFFICIENCY + waits + 1e-6);
+        prop_assert!(seconds <= compute + disk / SCATTERED_FAULT_EFFICIENCY + waits + 1e-6);
         prop_assert!(got.pinned_bytes <= got.weight_bytes);
-        prop_assert_eq!(got, predict(&weights, &choice, &machine, Some(hit_rate)));
+        prop_assert_eq!(got, predict(&weights, &choice, &machine, Some(hit_rate.into())));
     }
 }
