@@ -3,6 +3,7 @@
 //! ```text
 //! ceilings::measure ──> disk::measure    sequential O_DIRECT reads of the model
 //!                  └──> memory::measure  a STREAM-like read, with one thread and with all
+//! disk::measure_while_computing          the disk while all threads are busy, for predictions
 //! compute::measure                       fused products in registers, for estimates
 //!
 //! session::Session ──> faults::FaultRecorder   every page fault      ──> log/faults
