@@ -114,7 +114,12 @@ impl Cache {
         self.began = self.now;
     }
 
-    /// The slot of an item that is there.
+    /// The slot of an item that is there; not a use of it.
+    pub fn slot_of(&self, item: u32) -> Option<u32> {
+        Some(self.items[item as usize].slot).filter(|&slot| slot != NONE)
+    }
+
+    /// A use of an item that is there: its slot.
     #[inline]
     pub fn hit(&mut self, item: u32) -> Option<u32> {
         let slot = self.items[item as usize].slot;
@@ -329,6 +334,7 @@ mod tests {
         assert_eq!(cache.hit(2), Some(second));
         assert_eq!(cache.replace(7, 0), first);
         assert_eq!(cache.hit(1), None);
+        assert_eq!((cache.slot_of(7), cache.slot_of(1)), (Some(first), None));
         cache.clear();
         assert_eq!(cache.hit(2), None);
     }
