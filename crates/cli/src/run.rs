@@ -14,7 +14,7 @@ use engine::{
     loading::Loading,
     model::{Model, Repack},
 };
-use feed::{Distribution, Faults, Method, Props};
+use feed::{Distribution, Faults, Method, Props, ReadAhead};
 use indicatif::HumanBytes;
 use kernelio::pressure::{MemoryLimit, drop_cache};
 use launch::{
@@ -47,6 +47,7 @@ pub struct Wish {
     /// Experts that are drawn instead of what the router says.
     pub routing: Option<Distribution>,
     pub keeps_routing: bool,
+    pub read_ahead: ReadAhead,
 }
 
 impl Wish {
@@ -60,6 +61,7 @@ impl Wish {
             always: false,
             routing: None,
             keeps_routing: false,
+            read_ahead: ReadAhead::default(),
         }
     }
 }
@@ -415,6 +417,7 @@ pub fn decide(
         routing: wish.routing,
         routing_seed: 1,
         keeps_routing: wish.keeps_routing,
+        read_ahead: wish.read_ahead,
         advice: Some(advice),
     }))
 }

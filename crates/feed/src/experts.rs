@@ -1,5 +1,5 @@
 //! Slots for expert slices: a cache of experts per layer, filled by reads that start
-//! as soon as the router has chosen.
+//! as soon as the router has chosen, or before (`experts/guess.rs`).
 //!
 //! A slot holds one expert: its slices of all roles (gate, up, down), each in an area
 //! of its own, so that a role's slices lie at equal distances and `MUL_MAT_ID` finds
@@ -10,6 +10,8 @@
 //! *phase*), and so do slots. An expert goes into a slot of its own phase, where there
 //! are enough to choose from; into any other it is moved after it was read.
 
+mod guess;
+
 use std::collections::HashMap;
 
 use plan::choose::pool_of;
@@ -18,6 +20,7 @@ use plan::{Cache, Policy};
 use crate::error::FeedError;
 use crate::reader::{Reader, Request};
 use crate::weights::{Fate, Usage, Weights};
+use guess::Guesses;
 
 /// Slots of each phase that there have to be, for phases to be looked at.
 const MIN_SLOTS_OF_A_PHASE: u32 = 2;
@@ -42,8 +45,22 @@ struct Area {
     stride: u64,
 }
 
+/// What is in the place of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slice {
+    Absent,
+    /// Being read ahead, or queued for that.
+    Ahead,
+    /// Read, or being read for the choice that is waited for by role.
+    There,
+}
+
 struct Pool {
     areas: Vec<Area>,
+    /// By slot and role.
+    slices: Vec<Slice>,
+    /// Experts that must not make room: those of the last choice, and those read ahead since.
+    busy: u32,
     /// Expert e goes into slots s with s = e modulo the number of phases.
     cache: Cache,
     /// From the start of the experts' memory.
@@ -66,6 +83,12 @@ pub struct Counts {
     pub misses: u64,
     /// Choices that needed more experts than there are slots.
     pub too_many: u64,
+    /// Experts whose reading began before the router had chosen, and those of them that it
+    /// then chose. Both are misses, if they were chosen.
+    pub read_ahead: u64,
+    pub used_ahead: u64,
+    /// Experts chosen that were among the likeliest, whether read ahead or not.
+    pub foreseen: u64,
 }
 
 pub struct Experts {
@@ -79,8 +102,12 @@ pub struct Experts {
     /// Slices to be moved when their role is there: role, to, from, bytes.
     moves: Vec<(u32, usize, usize, usize)>,
     tags: Vec<u64>,
+    /// Of the last choice: its layer, and its experts with their slots.
+    chosen_layer: u32,
+    chosen: Vec<(u32, u32)>,
     /// Experts of the last choice that are being read.
     missing: Vec<u32>,
+    guesses: Option<Guesses>,
     pub counts: Counts,
 }
 
@@ -158,6 +185,8 @@ impl Experts {
             }
             pools.push(Pool {
                 areas,
+                slices: vec![Slice::Absent; slots as usize * roles],
+                busy: 0,
                 cache: Cache::new(items, slots, phases, layout.policy),
                 range: (start, at),
             });
@@ -182,7 +211,10 @@ impl Experts {
             pending: Vec::new(),
             moves: Vec::new(),
             tags: Vec::new(),
+            chosen_layer: 0,
+            chosen: Vec::new(),
             missing: Vec::new(),
+            guesses: None,
             counts: Counts::default(),
         })
     }
@@ -202,10 +234,11 @@ impl Experts {
         (area.address + phase as usize, area.stride)
     }
 
-    /// The memory below `bytes` was used for something else: nothing of it is kept.
+    /// The memory below `bytes` is about to be used for something else: nothing of it is kept.
     pub fn forget_below(&mut self, bytes: u64) {
+        self.stop_guessing();
         for pool in self.pools.iter_mut().filter(|pool| pool.range.0 < bytes) {
-            pool.cache.clear();
+            pool.forget();
         }
     }
 
@@ -220,81 +253,119 @@ impl Experts {
         slot_of: &mut HashMap<u32, u32>,
     ) -> Result<bool, FeedError> {
         slot_of.clear();
+        let read_ahead = self.end_guess(layer, experts);
         let Layer {
-            pool,
-            weights: roles,
+            pool: pool_number,
             count,
             first_item,
-        } = &self.layers[layer as usize];
-        let pool = &mut self.pools[*pool];
-        let is_known = experts.iter().all(|expert| expert < count);
+            weights: ref roles,
+        } = self.layers[layer as usize];
+        let roles = roles.len();
+        let pool = &mut self.pools[pool_number];
+        let is_known = experts.iter().all(|&expert| expert < count);
         if !is_known || experts.len() > pool.cache.slots() as usize {
             self.counts.too_many += 1;
             return Ok(false);
         }
-        let mut missing: Vec<(u32, u32)> = Vec::new();
+        self.missing.clear();
         pool.cache.begin();
         for &expert in experts {
             if let Some(slot) = pool.cache.hit(first_item + expert) {
                 slot_of.insert(expert, slot);
+                // Read for this choice, if before it.
+                let is_read = read_ahead.contains(&expert);
+                if is_read || pool.of_slot(slot)[..roles].contains(&Slice::Absent) {
+                    self.missing.push(expert);
+                }
             }
         }
-        self.counts.hits += slot_of.len() as u64;
+        let mut taken = Vec::new();
         for &expert in experts {
             if slot_of.contains_key(&expert) {
                 continue;
             }
             let slot = pool.cache.replace(first_item + expert, expert);
             slot_of.insert(expert, slot);
-            missing.push((expert, slot));
+            self.missing.push(expert);
+            taken.push(slot);
         }
-        self.counts.misses += missing.len() as u64;
-        self.missing.clear();
-        self.missing
-            .extend(missing.iter().map(|&(expert, _)| expert));
+        pool.busy = experts.len() as u32;
+        self.counts.misses += self.missing.len() as u64;
+        self.counts.hits += (experts.len() - self.missing.len()) as u64;
+        for slot in taken {
+            self.empty(pool_number, slot);
+        }
+        self.chosen_layer = layer;
+        self.chosen.clear();
+        self.chosen.extend(experts.iter().map(|e| (*e, slot_of[e])));
         self.pending.clear();
-        self.pending.resize(roles.len(), 0);
+        self.pending.resize(roles, 0);
         self.moves.clear();
-        for (role, &weight) in roles.iter().enumerate() {
-            let weight = &weights.list[weight as usize];
-            let Usage::Experts { slice_bytes, .. } = weight.usage else {
-                continue;
-            };
-            let area = pool.areas[role];
-            for &(expert, slot) in &missing {
-                let offset = weight.file_offset + u64::from(expert) * slice_bytes;
-                let phase = offset % self.alignment;
-                let first = area.address + (weight.file_offset % self.alignment) as usize;
-                let slice = first + (u64::from(slot) * area.stride) as usize;
-                let address = slice - slice % self.alignment as usize;
-                if slice != address + phase as usize {
-                    let from = address + phase as usize;
-                    self.moves
-                        .push((role as u32, slice, from, slice_bytes as usize));
-                }
-                let needed = phase + slice_bytes;
-                let bytes = needed.next_multiple_of(self.alignment);
-                let mut asked = 0;
-                while asked < bytes {
-                    let block = (bytes - asked).min(u64::from(self.block_bytes));
-                    let request = Request {
-                        file: weight.file,
-                        offset: offset - phase + asked,
-                        address: address + asked as usize,
-                        bytes: block as u32,
-                        needed: needed.saturating_sub(asked).min(block) as u32,
-                        tag: role as u64,
-                    };
-                    // SAFETY: a slot that was just taken for this expert: no node reads
-                    // it until `wait`, and no other read writes to it.
-                    unsafe { self.reader.push(request) }?;
-                    self.pending[role] += 1;
-                    asked += block;
-                }
-            }
+        for role in 0..roles {
+            self.read_absent(weights, role)?;
         }
         self.reader.send()?;
         Ok(true)
+    }
+
+    /// Asks for the slices of a role that the last choice needs and nobody reads.
+    fn read_absent(&mut self, weights: &Weights, role: usize) -> Result<(), FeedError> {
+        let pool = self.layers[self.chosen_layer as usize].pool;
+        for &(expert, slot) in &self.chosen {
+            if self.pools[pool].slice(slot, role) != Slice::Absent {
+                continue;
+            }
+            let Some(placed) = self.place(weights, self.chosen_layer, role, expert, slot) else {
+                continue;
+            };
+            if let Some((to, from, bytes)) = placed.moved {
+                self.moves.push((role as u32, to, from, bytes));
+            }
+            for request in placed.requests(self.block_bytes, role as u64) {
+                // SAFETY: a slot that was taken for this expert: no node reads it until
+                // `wait`, and no other read writes to it.
+                unsafe { self.reader.push(request) }?;
+                self.pending[role] += 1;
+            }
+            *self.pools[pool].slice_mut(slot, role) = Slice::There;
+        }
+        Ok(())
+    }
+
+    /// Where a slice of an expert is read from and to.
+    fn place(
+        &self,
+        weights: &Weights,
+        layer: u32,
+        role: usize,
+        expert: u32,
+        slot: u32,
+    ) -> Option<Placed> {
+        let Layer {
+            pool,
+            weights: roles,
+            ..
+        } = &self.layers[layer as usize];
+        let weight = &weights.list[roles[role] as usize];
+        let Usage::Experts { slice_bytes, .. } = weight.usage else {
+            return None;
+        };
+        let area = self.pools[*pool].areas[role];
+        let offset = weight.file_offset + u64::from(expert) * slice_bytes;
+        let phase = offset % self.alignment;
+        let first = area.address + (weight.file_offset % self.alignment) as usize;
+        let slice = first + (u64::from(slot) * area.stride) as usize;
+        let address = slice - slice % self.alignment as usize;
+        let from = address + phase as usize;
+        let needed = phase + slice_bytes;
+        Some(Placed {
+            file: weight.file,
+            offset: offset - phase,
+            address,
+            bytes: needed.next_multiple_of(self.alignment),
+            needed,
+            moved: (slice != from).then_some((slice, from, slice_bytes as usize)),
+        })
     }
 
     /// Of the last choice.
@@ -302,13 +373,28 @@ impl Experts {
         &self.missing
     }
 
-    /// Waits until the slices of a role are there.
-    pub fn wait(&mut self, role: u32) -> Result<(), FeedError> {
+    /// Whether slices of the last choice are still being read.
+    pub fn is_reading(&mut self) -> Result<bool, FeedError> {
         self.reader.poll(&mut self.tags)?;
         self.count_down();
-        while self.pending.get(role as usize).is_some_and(|&n| n > 0) {
-            self.reader.wait(&mut self.tags)?;
-            self.count_down();
+        Ok(self.pending.iter().any(|&blocks| blocks > 0))
+    }
+
+    /// Waits until the slices of a role are there.
+    pub fn wait(&mut self, weights: &Weights, role: u32) -> Result<(), FeedError> {
+        self.reader.poll(&mut self.tags)?;
+        self.count_down();
+        loop {
+            if self.pending.get(role as usize).is_some_and(|&n| n > 0) {
+                self.reader.wait(&mut self.tags)?;
+                self.count_down();
+            } else if self.is_awaiting_guess(role) {
+                self.wait_for_guess();
+                // What could not be read ahead is read now.
+                self.read_absent(weights, role as usize)?;
+            } else {
+                break;
+            }
         }
         for &(of, to, from, bytes) in &self.moves {
             if of == role {
@@ -329,11 +415,62 @@ impl Experts {
     /// After an error, or an evaluation that ended early: what was being read is not
     /// to be believed.
     pub fn abandon(&mut self) {
+        self.stop_guessing();
         self.reader.drain();
         self.pending.clear();
+        self.chosen.clear();
         self.moves.clear();
         self.tags.clear();
-        self.pools.iter_mut().for_each(|pool| pool.cache.clear());
+        self.pools.iter_mut().for_each(Pool::forget);
+    }
+}
+
+impl Pool {
+    fn slice(&self, slot: u32, role: usize) -> Slice {
+        self.slices[slot as usize * self.areas.len() + role]
+    }
+
+    fn slice_mut(&mut self, slot: u32, role: usize) -> &mut Slice {
+        &mut self.slices[slot as usize * self.areas.len() + role]
+    }
+
+    fn of_slot(&self, slot: u32) -> &[Slice] {
+        let roles = self.areas.len();
+        &self.slices[slot as usize * roles..][..roles]
+    }
+
+    fn forget(&mut self) {
+        self.cache.clear();
+        self.slices.fill(Slice::Absent);
+        self.busy = 0;
+    }
+}
+
+/// An aligned read of a slice.
+struct Placed {
+    file: u32,
+    offset: u64,
+    address: usize,
+    bytes: u64,
+    needed: u64,
+    /// Where it has to be moved when it is there: to, from, bytes.
+    moved: Option<(usize, usize, usize)>,
+}
+
+impl Placed {
+    fn requests(&self, block_bytes: u32, tag: u64) -> impl Iterator<Item = Request> {
+        let starts = (0..self.bytes).step_by(block_bytes as usize);
+        starts.map(move |asked| {
+            let bytes = (self.bytes - asked).min(u64::from(block_bytes));
+            Request {
+                file: self.file,
+                offset: self.offset + asked,
+                address: self.address + asked as usize,
+                bytes: bytes as u32,
+                needed: self.needed.saturating_sub(asked).min(bytes) as u32,
+                tag,
+            }
+        })
     }
 }
 

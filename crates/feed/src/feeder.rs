@@ -85,6 +85,7 @@ struct Run {
     next_sliced: usize,
     next_point: u32,
     is_whole: bool,
+    outlook: route::Outlook,
 }
 
 #[derive(Clone, Copy)]
@@ -312,7 +313,9 @@ impl Feeder {
         self.prepare(number)?;
         self.route(number)?;
         self.wait_for_slices(number)?;
-        self.run.next_point = self.next_point();
+        self.read_ahead()?;
+        let ahead_at = self.ahead_at(number).unwrap_or(u32::MAX);
+        self.run.next_point = self.next_point().min(ahead_at);
         Ok(())
     }
 

@@ -11,6 +11,9 @@
 //!     pieces    a product in several, whose weight is too large for the ring
 //!     pump      a thread that reads ahead, in order, into a ring
 //!     experts   slices, read when the router has chosen, and their cache
+//!       ahead     a thread that reads what is likely to be chosen, while the disk idles
+//!       foresight the next layer's router, asked early
+//!       worth     whether that pays
 //!       reader    io_uring or threads; short and failed reads
 //! ```
 //!
@@ -18,12 +21,14 @@
 //! whoever reads it when, because it is pointed away from a place before that place is
 //! given back, and at a place only after it was read.
 
+mod ahead;
 mod depth;
 mod error;
 mod experts;
 mod faults;
 mod feeder;
 mod files;
+mod foresight;
 pub mod hook;
 mod memory;
 mod origins;
@@ -37,6 +42,7 @@ mod setup;
 mod stats;
 pub mod survey;
 mod weights;
+mod worth;
 
 pub use error::FeedError;
 pub use faults::Faults;
@@ -44,5 +50,5 @@ pub use feeder::Feeder;
 pub use files::Method;
 pub use memory::private_bytes;
 pub use routing::Distribution;
-pub use setup::{MARGIN_BYTES, Props, Shares};
+pub use setup::{MARGIN_BYTES, Props, ReadAhead, Shares};
 pub use stats::{Snapshot, Stats};

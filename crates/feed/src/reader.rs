@@ -292,17 +292,17 @@ impl Drop for Reader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
     use crate::files::{Cache, Mapping};
 
-    fn pattern(bytes: usize) -> Vec<u8> {
+    pub fn pattern(bytes: usize) -> Vec<u8> {
         (0..bytes).map(|i| (i * 31 + i / 251) as u8).collect()
     }
 
-    fn open(path: &std::path::Path, cache: Cache) -> Arc<Files> {
+    pub fn open(path: &std::path::Path, cache: Cache) -> Arc<Files> {
         let mapping = Mapping {
             start: 0,
             end: 0,

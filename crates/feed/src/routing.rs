@@ -17,6 +17,10 @@ pub enum Distribution {
     /// Each expert of the token before is taken again with this probability, the
     /// others are drawn uniformly.
     Sticky(f64),
+    /// As uniform, and who reads ahead is told each expert before it is chosen: the right one
+    /// with this probability. For measuring what foresight of a given quality would bring,
+    /// which says nothing about any router.
+    Foretold(f64),
 }
 
 impl FromStr for Distribution {
@@ -31,8 +35,10 @@ impl FromStr for Distribution {
             None if text == "uniform" => Ok(Distribution::Uniform),
             Some(("zipf", exponent)) => Ok(Distribution::Zipf(number(exponent, 10.0)?)),
             Some(("sticky", share)) => Ok(Distribution::Sticky(number(share, 1.0)?)),
+            Some(("foretold", share)) => Ok(Distribution::Foretold(number(share, 1.0)?)),
             _ => Err(format!(
-                "`{text}` is not a distribution: uniform, zipf:EXPONENT or sticky:SHARE"
+                "`{text}` is not a distribution: uniform, zipf:EXPONENT, sticky:SHARE or \
+                 foretold:SHARE"
             )),
         }
     }
@@ -44,6 +50,7 @@ impl std::fmt::Display for Distribution {
             Distribution::Uniform => f.write_str("uniform"),
             Distribution::Zipf(exponent) => write!(f, "zipf:{exponent}"),
             Distribution::Sticky(share) => write!(f, "sticky:{share}"),
+            Distribution::Foretold(share) => write!(f, "foretold:{share}"),
         }
     }
 }
@@ -106,7 +113,7 @@ impl Draw {
                     let at = layer.sums.partition_point(|&sum| sum <= drawn);
                     layer.favourites[at.min(layer.favourites.len() - 1)]
                 }
-                Distribution::Uniform | Distribution::Sticky(_) => {
+                Distribution::Uniform | Distribution::Sticky(_) | Distribution::Foretold(_) => {
                     random.below(u64::from(count)) as u32
                 }
             };
@@ -116,6 +123,29 @@ impl Draw {
         }
         layer.last = chosen;
         &layer.last
+    }
+
+    /// What is told of a draw to come, if anything is: experts, the likeliest first.
+    pub fn foretell(
+        &mut self,
+        evaluation: u64,
+        layer: usize,
+        token: u64,
+        (used, count): (usize, u32),
+    ) -> Option<Vec<u32>> {
+        let Distribution::Foretold(share) = self.distribution else {
+            return None;
+        };
+        let chosen = self.experts(evaluation, layer, token, (used, count));
+        let mut told = chosen.to_vec();
+        let place = evaluation.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ layer as u64;
+        let mut random = Random(!self.seed ^ place);
+        for expert in &mut told {
+            if random.unit() >= share {
+                *expert = random.below(u64::from(count)) as u32;
+            }
+        }
+        Some(told)
     }
 }
 
@@ -197,8 +227,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_foretold_is_right_as_often_as_stated() {
+        let mut uniform = Draw::new(Distribution::Uniform, 7);
+        assert_eq!(uniform.foretell(0, 0, 0, (4, 128)), None);
+        let mut draw = Draw::new(Distribution::Foretold(0.75), 7);
+        let mut right = 0;
+        for evaluation in 0..1000 {
+            let told = draw.foretell(evaluation, 2, 0, (4, 128)).unwrap();
+            let drawn = draw.experts(evaluation, 2, 0, (4, 128));
+            right += told.iter().filter(|&expert| drawn.contains(expert)).count();
+            assert_eq!(drawn, uniform.experts(evaluation, 2, 0, (4, 128)));
+        }
+        assert!((2900..3200).contains(&right), "{right}");
+    }
+
+    #[test]
     fn distributions_are_read_and_written() {
-        for text in ["uniform", "zipf:1.1", "sticky:0.5"] {
+        for text in ["uniform", "zipf:1.1", "sticky:0.5", "foretold:0.75"] {
             assert_eq!(text.parse::<Distribution>().unwrap().to_string(), text);
         }
         for text in ["", "zipf", "zipf:x", "sticky:2", "other"] {

@@ -14,6 +14,7 @@ use ggml::{
     executed_steps_under, step_accesses,
 };
 
+use crate::foresight::Router;
 use crate::pieces::Piece;
 use crate::weights::{Weights, nodes_of};
 
@@ -47,6 +48,8 @@ pub struct Routing {
     /// The first point at which they are there.
     pub known_at: u32,
     pub nodes: Vec<RoutedNode>,
+    /// What makes the choice, where that was found.
+    pub router: Option<Router>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +148,15 @@ impl Schedule {
                     && op_of(node) == Op::MUL_MAT_ID
                     && let Some(ids) = node.src(2)
                 {
-                    schedule.route(number, node, ids, weights, &made_at, &mut routing_of);
+                    let router = || Router::find(ids, node, ops, weights?);
+                    schedule.route(
+                        number,
+                        (node, ids),
+                        weights,
+                        &made_at,
+                        &mut routing_of,
+                        router,
+                    );
                 }
             }
             let Some(weights) = weights else {
@@ -206,11 +217,11 @@ impl Schedule {
     fn route(
         &mut self,
         step: u32,
-        node: Tensor<'_>,
-        ids: Tensor<'_>,
+        (node, ids): (Tensor<'_>, Tensor<'_>),
         weights: Option<&Weights>,
         made_at: &HashMap<*const RawTensor, u32>,
         routing_of: &mut HashMap<*const RawTensor, usize>,
+        router: impl Fn() -> Option<Router>,
     ) {
         let weight = node.src(0).and_then(|src| weights?.find(src));
         let &mut at = routing_of.entry(ids.as_ptr()).or_insert_with(|| {
@@ -220,6 +231,7 @@ impl Schedule {
                 ids: ids.as_ptr().cast_mut(),
                 known_at,
                 nodes: Vec::new(),
+                router: router(),
             });
             self.routings.len() - 1
         });

@@ -4,6 +4,7 @@
 use plan::predict::size;
 use plan::{Choice, Machine, NamedChoice, Policy, Strategies, Use, Wanted, Weight, choose_for};
 
+use crate::ahead::{Ahead, MAX_SLICES_IN_FLIGHT};
 use crate::depth::Depth;
 use crate::error::FeedError;
 use crate::experts::{Experts, Layout};
@@ -49,8 +50,30 @@ pub struct Props {
     pub routing: Option<Distribution>,
     pub routing_seed: u64,
     pub keeps_routing: bool,
+    pub read_ahead: ReadAhead,
     /// What would leave more memory for weights; said when too little is left.
     pub advice: Option<String>,
+}
+
+/// What is read before it is known to be needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadAhead {
+    Nothing,
+    /// Experts that a router is likely to choose.
+    #[default]
+    Experts,
+}
+
+impl std::str::FromStr for ReadAhead {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ReadAhead, String> {
+        match text {
+            "nothing" => Ok(ReadAhead::Nothing),
+            "experts" => Ok(ReadAhead::Experts),
+            _ => Err(format!("`{text}` cannot be read ahead: experts, nothing")),
+        }
+    }
 }
 
 impl Props {
@@ -236,6 +259,7 @@ pub(crate) fn set_up(
     let mut touch_ahead = None;
     if let Some(memory) = choice.experts.filter(|_| !choice.sliced.is_empty()) {
         let (expert_reader, _) = reader(1, EXPERT_DEPTH)?;
+        let (ahead_reader, _) = reader(2, MAX_SLICES_IN_FLIGHT as u32)?;
         let sliced: Vec<Vec<u32>> = groups
             .iter()
             .filter(|group| group.iter().all(|w| choice.sliced.contains(&(*w as usize))))
@@ -254,6 +278,9 @@ pub(crate) fn set_up(
             };
             touch_ahead = Some(slots.touch_ahead());
             experts = Experts::new(weights, &sliced, layout, expert_reader, EXPERT_BLOCK_BYTES);
+            if let (Some(experts), ReadAhead::Experts) = (&mut experts, props.read_ahead) {
+                experts.guess_with(Ahead::start(ahead_reader)?);
+            }
             let whole = |&w: &usize| weights.planned(w as u32, crate::pump::Place::Ring).bytes;
             let sliced = choice.sliced.iter().map(whole);
             let streamed = choice

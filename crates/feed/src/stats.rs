@@ -19,6 +19,9 @@ pub struct Stats {
     hits: AtomicU64,
     misses: AtomicU64,
     too_many: AtomicU64,
+    read_ahead: AtomicU64,
+    used_ahead: AtomicU64,
+    foreseen: AtomicU64,
 }
 
 /// The figures at one moment.
@@ -39,6 +42,12 @@ pub struct Snapshot {
     pub expert_misses: u64,
     /// Choices of more experts than there are slots, read through the mapping.
     pub too_many_experts: u64,
+    /// Experts whose reading began before the router had chosen, and those of them that it
+    /// then chose; the latter are misses too.
+    pub experts_read_ahead: u64,
+    pub experts_used_ahead: u64,
+    /// Experts chosen that were foreseen, whether they had to be read or not.
+    pub experts_foreseen: u64,
 }
 
 impl Stats {
@@ -55,6 +64,9 @@ impl Stats {
             expert_hits: get(&self.hits),
             expert_misses: get(&self.misses),
             too_many_experts: get(&self.too_many),
+            experts_read_ahead: get(&self.read_ahead),
+            experts_used_ahead: get(&self.used_ahead),
+            experts_foreseen: get(&self.foreseen),
         }
     }
 
@@ -79,6 +91,9 @@ impl Stats {
         add(&self.hits, after.hits - before.hits);
         add(&self.misses, after.misses - before.misses);
         add(&self.too_many, after.too_many - before.too_many);
+        add(&self.read_ahead, after.read_ahead - before.read_ahead);
+        add(&self.used_ahead, after.used_ahead - before.used_ahead);
+        add(&self.foreseen, after.foreseen - before.foreseen);
     }
 }
 

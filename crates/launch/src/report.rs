@@ -87,6 +87,9 @@ pub struct Fed {
     pub expert_hits: u64,
     pub expert_misses: u64,
     pub too_many_experts: u64,
+    pub experts_read_ahead: u64,
+    pub experts_used_ahead: u64,
+    pub experts_foreseen: u64,
     pub bytes_read_before: u64,
 }
 
@@ -104,6 +107,9 @@ impl Fed {
             expert_hits: after.expert_hits - before.expert_hits,
             expert_misses: after.expert_misses - before.expert_misses,
             too_many_experts: after.too_many_experts,
+            experts_read_ahead: after.experts_read_ahead - before.experts_read_ahead,
+            experts_used_ahead: after.experts_used_ahead - before.experts_used_ahead,
+            experts_foreseen: after.experts_foreseen - before.experts_foreseen,
             bytes_read_before: before.bytes_read,
         }
     }
@@ -153,6 +159,13 @@ impl Report {
                     hit_rate * 100.0,
                     shares.expert_slots,
                     HumanBytes(shares.expert_bytes)
+                ));
+            }
+            if fed.experts_read_ahead > 0 {
+                parts.push(format!(
+                    "{} read before the router chose, {:.0} % rightly",
+                    count(fed.experts_read_ahead, "expert"),
+                    fed.experts_used_ahead as f64 / fed.experts_read_ahead as f64 * 100.0
                 ));
             }
             let spent: f64 = self.token_seconds.iter().sum();

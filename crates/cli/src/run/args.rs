@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use feed::{Distribution, Faults, Method};
+use feed::{Distribution, Faults, Method, ReadAhead};
 use launch::budget::Memory;
 use plan::{Policy, Strategies};
 
@@ -103,9 +103,20 @@ pub struct Args {
     pub read_with: Option<Method>,
 
     /// Draw experts instead of asking the router, for models of random weights: uniform,
-    /// zipf:EXPONENT, sticky:SHARE
+    /// zipf:EXPONENT, sticky:SHARE, foretold:SHARE (uniform, and reading ahead is told each expert,
+    /// rightly with this probability)
     #[arg(long, value_name = "DISTRIBUTION", conflicts_with = "program")]
     pub routing: Option<Distribution>,
+
+    /// What to read before it is known to be needed: experts that a router is likely to choose, or
+    /// nothing
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "experts",
+        conflicts_with = "program"
+    )]
+    pub read_ahead: ReadAhead,
 
     /// Write which experts were chosen, as CSV
     #[arg(long, value_name = "FILE", conflicts_with = "program")]
@@ -172,6 +183,7 @@ impl Args {
             always: self.always,
             routing: self.routing,
             keeps_routing: self.routing_file.is_some(),
+            read_ahead: self.read_ahead,
         }
     }
 }

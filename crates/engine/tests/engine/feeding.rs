@@ -12,7 +12,7 @@ use engine::{
     loading::Loading,
     model::{Model, Repack},
 };
-use feed::{Distribution, Method, Props, Shares, Snapshot};
+use feed::{Distribution, Method, Props, ReadAhead, Shares, Snapshot};
 use gguf::write::Split;
 use plan::{
     Machine, Policy, Strategies, Use, Wanted, Weight,
@@ -47,6 +47,7 @@ fn props(plan: Option<Plan>) -> Props {
         routing: None,
         routing_seed: 1,
         keeps_routing: false,
+        read_ahead: ReadAhead::Experts,
         advice: None,
     }
 }
@@ -319,6 +320,56 @@ fn every_policy_and_drawn_routing_gives_the_same() {
             let label = format!("{policy} {routing:?}");
             assert_same(&label, &expected, &outcome.generated);
             assert!(outcome.stats.expert_hits > 0, "{label}");
+        }
+    }
+}
+
+#[test]
+fn experts_read_ahead_change_nothing_whether_right_or_wrong() {
+    let _alone = alone();
+    let model = load(&shipped("shakespeare-moe.gguf"));
+    let what = greedy(vec![prompt(&model, 5)], 40);
+    let none = Strategies {
+        pin: false,
+        stream: false,
+        experts: false,
+    };
+    let told = |share| Some(Distribution::Foretold(share));
+    for routing in [None, told(1.0), told(0.5), told(0.0)] {
+        let alone = Props {
+            strategies: none,
+            routing,
+            ..props(None)
+        };
+        let mut context = Context::new(&model, context_props(1)).unwrap();
+        let mut observer = Fed(Feeding::new(alone));
+        let expected = match routing {
+            None => plain(&model, &what),
+            Some(_) => generate(&model, &mut context, &what, &mut observer).unwrap(),
+        };
+        for (more_than_needed, shared) in [(0, false), (2, false), (20, false), (3, true)] {
+            for faults in [None, Some("fail=0.05,short=0.05,slow=0.01:1ms")] {
+                let way = Way::ExpertsInSlots {
+                    more_than_needed,
+                    shared,
+                };
+                let props = Props {
+                    routing,
+                    faults: faults.map(|text| text.parse().unwrap()),
+                    ..props(Some(by_hand(&model.gguf, way)))
+                };
+                let outcome = fed(&model, &what, props).unwrap();
+                let label = format!("{routing:?} {way:?} {faults:?}");
+                assert_same(&label, &expected, &outcome.generated);
+                let stats = outcome.stats;
+                let uses = stats.expert_hits + stats.expert_misses;
+                assert!(stats.experts_used_ahead <= stats.experts_read_ahead);
+                assert!(stats.experts_used_ahead <= stats.expert_misses, "{label}");
+                // All that is told rightly is foreseen, in each layer but the first.
+                if routing == told(1.0) {
+                    assert!(2 * stats.experts_foreseen > uses, "{label}: {stats:?}");
+                }
+            }
         }
     }
 }

@@ -165,6 +165,8 @@ impl Feeder {
                 }
             }
         }
+        // The reads that are needed have been sent.
+        self.ask_ahead(at, ids.rows.len());
         for shadow in self.shadows.iter_mut().filter(|s| s.routing == at) {
             if shadow.slices.is_some() && !is_in_slots {
                 // Too many at once: this layer reads through the mapping.
@@ -193,9 +195,11 @@ impl Feeder {
             let Some((_, role)) = self.shadows[shadow].slices else {
                 continue;
             };
-            if let Some(experts) = self.fed.as_mut().and_then(|f| f.memory.experts.as_mut()) {
+            if let Some(fed) = &mut self.fed
+                && let Some(experts) = &mut fed.memory.experts
+            {
                 let begin = Instant::now();
-                experts.wait(role)?;
+                experts.wait(&fed.weights, role)?;
                 let waited = begin.elapsed();
                 self.stats.waited_for_experts(waited);
                 let step = self.schedule.step_of_graph(step);
@@ -204,4 +208,78 @@ impl Feeder {
         }
         Ok(())
     }
+
+    /// When a layer has chosen: which experts the next one will choose is worked out, or told.
+    fn ask_ahead(&mut self, at: usize, tokens: usize) {
+        self.run.outlook = Outlook::Nothing;
+        let layer_of = |routing: usize| {
+            let mut shadows = self.shadows.iter();
+            shadows.find_map(|s| s.slices.filter(|_| s.routing == routing))
+        };
+        let (Some(fed), Some((layer, _)), 1) = (&self.fed, layer_of(at + 1), tokens) else {
+            return;
+        };
+        let Some(experts) = fed.memory.experts.as_ref().filter(|e| e.is_guessing()) else {
+            return;
+        };
+        let routings = &self.schedule.routings;
+        if let Some(draw) = &mut self.draw {
+            let count = self.shadows.iter().find(|s| s.routing == at + 1);
+            let count = count.map_or(1, |s| s.weight.ne[2].max(1)) as u32;
+            let used = self.schedule.used as usize;
+            let told = draw.foretell(self.evaluations, at + 1, 0, (used, count));
+            self.run.outlook = told.map_or(Outlook::Nothing, |told| Outlook::Told(layer, told));
+        } else if let (Some(now), Some(next)) = (routings[at].router, routings[at + 1].router)
+            // SAFETY: the experts that were just chosen read the input, so that it is complete,
+            // and stays until they have.
+            && let Some(question) = unsafe { now.question(&next, &fed.weights) }
+        {
+            experts.ask(layer, question);
+            self.run.outlook = Outlook::Asked;
+        }
+    }
+
+    /// Starts to read what the next layer is likely to choose, when that is known and nothing
+    /// that is needed is being read.
+    pub(super) fn read_ahead(&mut self) -> Result<(), FeedError> {
+        let Some(fed) = &mut self.fed else {
+            return Ok(());
+        };
+        let Some(experts) = fed.memory.experts.as_mut() else {
+            return Ok(());
+        };
+        if self.run.outlook == Outlook::Nothing || experts.is_reading()? {
+            return Ok(());
+        }
+        let answer = match std::mem::take(&mut self.run.outlook) {
+            Outlook::Nothing => None,
+            Outlook::Told(layer, ranking) => Some((layer, ranking)),
+            Outlook::Asked => experts.answer(),
+        };
+        match answer {
+            Some((layer, ranking)) => experts.read_ahead(&fed.weights, layer, &ranking),
+            None => self.run.outlook = Outlook::Asked,
+        }
+        Ok(())
+    }
+
+    /// The next tick, when there may be something to read ahead by then.
+    pub(super) fn ahead_at(&self, number: u32) -> Option<u32> {
+        let is_waiting = self.run.outlook != Outlook::Nothing;
+        // Otherwise something is being read, which is waited for at a point of its own.
+        let next = self.run.sliced.get(self.run.next_sliced);
+        let layer = next.map(|&(_, shadow)| self.shadows[shadow].routing);
+        let is_last = layer.is_none_or(|routing| routing + 1 > self.run.routed);
+        (is_waiting && is_last).then_some(number + 1)
+    }
+}
+
+/// What is known about the next layer's choice.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Outlook {
+    #[default]
+    Nothing,
+    /// It is being worked out.
+    Asked,
+    Told(u32, Vec<u32>),
 }
