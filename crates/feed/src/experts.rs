@@ -76,6 +76,14 @@ struct Layer {
     first_item: u32,
 }
 
+/// Of a choice, what is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    All,
+    /// The expert in this slot.
+    Slot(u32),
+}
+
 /// Hits and misses, as experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -97,10 +105,10 @@ pub struct Experts {
     reader: Reader,
     block_bytes: u32,
     alignment: u64,
-    /// Blocks in flight, by role of the choice that is being read.
+    /// Blocks in flight of the choice that is being read, by role and expert.
     pending: Vec<u32>,
-    /// Slices to be moved when their role is there: role, to, from, bytes.
-    moves: Vec<(u32, usize, usize, usize)>,
+    /// Slices to be moved when they are there: their place in `pending`; to, from, bytes.
+    moves: Vec<(usize, (usize, usize, usize))>,
     tags: Vec<u64>,
     /// Of the last choice: its layer, and its experts with their slots.
     chosen_layer: u32,
@@ -224,6 +232,12 @@ impl Experts {
         self.pools[self.layers[layer as usize].pool].cache.slots()
     }
 
+    /// Slots that any layer can use at once.
+    pub fn min_slots(&self) -> u32 {
+        let slots = self.pools.iter().map(|pool| pool.cache.slots());
+        slots.min().unwrap_or(0)
+    }
+
     /// Address of slot 0 and distance between slots, for a weight of a layer.
     pub fn view_of(&self, weights: &Weights, layer: u32, role: u32) -> (usize, u64) {
         let layer = &self.layers[layer as usize];
@@ -299,7 +313,7 @@ impl Experts {
         self.chosen.clear();
         self.chosen.extend(experts.iter().map(|e| (*e, slot_of[e])));
         self.pending.clear();
-        self.pending.resize(roles, 0);
+        self.pending.resize(roles * experts.len(), 0);
         self.moves.clear();
         for role in 0..roles {
             self.read_absent(weights, role)?;
@@ -311,21 +325,20 @@ impl Experts {
     /// Asks for the slices of a role that the last choice needs and nobody reads.
     fn read_absent(&mut self, weights: &Weights, role: usize) -> Result<(), FeedError> {
         let pool = self.layers[self.chosen_layer as usize].pool;
-        for &(expert, slot) in &self.chosen {
+        for (number, &(expert, slot)) in self.chosen.iter().enumerate() {
+            let at = role * self.chosen.len() + number;
             if self.pools[pool].slice(slot, role) != Slice::Absent {
                 continue;
             }
             let Some(placed) = self.place(weights, self.chosen_layer, role, expert, slot) else {
                 continue;
             };
-            if let Some((to, from, bytes)) = placed.moved {
-                self.moves.push((role as u32, to, from, bytes));
-            }
-            for request in placed.requests(self.block_bytes, role as u64) {
+            self.moves.extend(placed.moved.map(|moved| (at, moved)));
+            for request in placed.requests(self.block_bytes, at as u64) {
                 // SAFETY: a slot that was taken for this expert: no node reads it until
                 // `wait`, and no other read writes to it.
                 unsafe { self.reader.push(request) }?;
-                self.pending[role] += 1;
+                self.pending[at] += 1;
             }
             *self.pools[pool].slice_mut(slot, role) = Slice::There;
         }
@@ -381,34 +394,53 @@ impl Experts {
     }
 
     /// Waits until the slices of a role are there.
-    pub fn wait(&mut self, weights: &Weights, role: u32) -> Result<(), FeedError> {
+    pub fn wait(&mut self, weights: &Weights, role: u32, wanted: Wanted) -> Result<(), FeedError> {
         self.reader.poll(&mut self.tags)?;
         self.count_down();
+        for number in 0..self.chosen.len() {
+            let slot = self.chosen[number].1;
+            if wanted == Wanted::All || wanted == Wanted::Slot(slot) {
+                self.wait_for_slice(weights, role as usize, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_for_slice(
+        &mut self,
+        weights: &Weights,
+        role: usize,
+        number: usize,
+    ) -> Result<(), FeedError> {
+        let at = role * self.chosen.len() + number;
+        let slot = self.chosen[number].1;
+        let pool = self.layers[self.chosen_layer as usize].pool;
         loop {
-            if self.pending.get(role as usize).is_some_and(|&n| n > 0) {
+            if self.pending[at] > 0 {
                 self.reader.wait(&mut self.tags)?;
                 self.count_down();
-            } else if self.is_awaiting_guess(role) {
+            } else if self.pools[pool].slice(slot, role) == Slice::Ahead {
                 self.wait_for_guess();
-                // What could not be read ahead is read now.
-                self.read_absent(weights, role as usize)?;
+            } else if self.pools[pool].slice(slot, role) == Slice::Absent {
+                // It could not be read ahead.
+                self.read_absent(weights, role)?;
             } else {
                 break;
             }
         }
-        for &(of, to, from, bytes) in &self.moves {
-            if of == role {
+        for &(of, (to, from, bytes)) in &self.moves {
+            if of == at {
                 // SAFETY: both lie in the slot, whose stride has room for it.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
             }
         }
-        self.moves.retain(|m| m.0 != role);
+        self.moves.retain(|moved| moved.0 != at);
         Ok(())
     }
 
     fn count_down(&mut self) {
-        for role in self.tags.drain(..) {
-            self.pending[role as usize] -= 1;
+        for at in self.tags.drain(..) {
+            self.pending[at as usize] -= 1;
         }
     }
 

@@ -143,9 +143,9 @@ impl Feeder {
         if !self.schedule.is_of(graph) {
             let weights = self.fed.as_ref().map(|fed| &fed.weights);
             let may_split = may_split && self.trust == Trust::Given;
-            let max_piece = self.fed.as_ref().map(|fed| fed.memory.max_piece_bytes);
-            let max_piece = max_piece.filter(|_| may_split);
-            self.schedule = Schedule::build(graph, ops, rules, weights, max_piece);
+            let memory = self.fed.as_ref().map(|fed| &fed.memory);
+            let splitting = memory.filter(|_| may_split).map(Memory::splitting);
+            self.schedule = Schedule::build(graph, ops, rules, weights, splitting);
         }
         let has_work = !self.schedule.needs.is_empty()
             || self.draw.is_some() && !self.schedule.routings.is_empty();

@@ -9,6 +9,7 @@
 //!     setup     the budget is shared out (crate plan)   memory    huge pages
 //!     origins   where weights came from, for the record
 //!     pieces    a product in several, whose weight is too large for the ring
+//!     ranks     a product with chosen experts in several, one for each
 //!     pump      a thread that reads ahead, in order, into a ring
 //!     experts   slices, read when the router has chosen, and their cache
 //!       ahead     a thread that reads what is likely to be chosen, while the disk idles
@@ -34,6 +35,7 @@ mod memory;
 mod origins;
 mod pieces;
 mod pump;
+mod ranks;
 mod reader;
 mod routing;
 mod schedule;

@@ -36,8 +36,10 @@ impl Origins {
         });
     }
 
-    /// A step uses `experts`, of which those in `missing` are being read.
-    pub fn experts(&mut self, step: u32, experts: &[u32], missing: &[u32]) {
+    /// A step uses `experts`, of which those in `missing` are being read. Answers where that
+    /// is noted, for [`Origins::waited`].
+    pub fn experts(&mut self, step: u32, experts: &[u32], missing: &[u32]) -> usize {
+        let first = self.list.len();
         self.list.extend(experts.iter().map(|expert| Origin {
             step,
             operand: EXPERTS_OPERAND,
@@ -48,13 +50,15 @@ impl Origins {
             },
             waited_nanos: 0,
         }));
+        first
     }
 
-    /// The computation waited before a step for experts that it uses: for those that were
-    /// missing, if any.
-    pub fn waited(&mut self, step: u32, waited: Duration) {
-        let of_step = |origin: &&mut Origin| origin.step == step && origin.expert.is_some();
-        let mut found = self.list.iter_mut().filter(of_step);
+    /// The computation waited for experts that a step uses, which are noted from `first` on:
+    /// for those that were missing, if any.
+    pub fn waited(&mut self, first: usize, waited: Duration) {
+        let step = self.list.get(first).map(|origin| origin.step);
+        let of_step = |origin: &&mut Origin| Some(origin.step) == step && origin.expert.is_some();
+        let mut found = self.list[first..].iter_mut().take_while(of_step);
         let first = found.next();
         let missing = match &first {
             Some(origin) if origin.source == Source::CacheMiss => None,

@@ -10,6 +10,7 @@ use ggml::{RawTensor, StepNodes, Tensor};
 use plan::choose::rows_per_piece;
 
 use crate::pump::Place;
+use crate::ranks::Rank;
 use crate::schedule::{Need, Pointer, Schedule};
 use crate::weights::{Fate, Weights};
 
@@ -61,24 +62,65 @@ impl Piece {
     }
 }
 
+/// What is computed in pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Splitting {
+    /// A streamed weight that takes more than this of the ring.
+    pub max_bytes: u64,
+    pub experts: Together,
+}
+
+/// How the product of a token with its experts is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Together {
+    AllExperts,
+    /// Each expert by itself, where slices go into slots and a token has at most so many.
+    EachExpert {
+        max_experts: u32,
+    },
+}
+
 impl Schedule {
-    /// Splits the products whose streamed weight takes more than `max_bytes` of the ring.
+    /// Splits the products whose weights are too large, or come expert by expert.
     pub fn split(
         &mut self,
         nodes: &[Tensor<'_>],
         steps: &[StepNodes],
         weights: &Weights,
-        max_bytes: u64,
+        splitting: Splitting,
     ) {
+        let max_bytes = splitting.max_bytes;
         let mut split = Split::default();
         let mut needs: Vec<Need> = Vec::with_capacity(self.needs.len());
         let mut more = 0;
         // By position in the list of nodes: the pieces in its place.
-        let mut in_place_of: Vec<(usize, std::ops::Range<usize>)> = Vec::new();
+        let mut in_place_of: Vec<(usize, Vec<*mut RawTensor>)> = Vec::new();
         for (number, need) in self.needs.iter().enumerate() {
             let of_step = |other: Option<&Need>| other.is_some_and(|o| o.step == need.step);
             let is_alone = !of_step(number.checked_sub(1).and_then(|n| self.needs.get(n)))
                 && !of_step(self.needs.get(number + 1));
+            if let (true, StepNodes::One(node)) = (is_alone, steps[need.step as usize])
+                && let Some(ranks) = ranks_of(need, nodes[node], weights, splitting.experts)
+            {
+                needs.push(Need {
+                    step: need.step + more,
+                    ..*need
+                });
+                let of = nodes[node].as_ptr().cast_mut();
+                let first = self.ranks.len();
+                // SAFETY: a product of the graph that is about to be computed.
+                let new = (0..ranks).map(|number| unsafe { Rank::new(of, number) });
+                self.ranks.extend(new);
+                split.pieces.push((need.step, ranks as u32));
+                more += ranks as u32 - 1;
+                let pieces = self.ranks[first..].iter_mut();
+                let pieces: Vec<_> = pieces.map(|rank| &raw mut *rank.node).collect();
+                self.routings
+                    .iter_mut()
+                    .for_each(|routing| routing.in_ranks(of, &pieces));
+                in_place_of.push((node, pieces));
+                continue;
+            }
             let rows = rows_of(need, weights, max_bytes).filter(|_| is_alone);
             let (Some((all, rows)), StepNodes::One(node)) = (rows, steps[need.step as usize])
             else {
@@ -112,7 +154,8 @@ impl Schedule {
             let pieces = first_piece..self.pieces.len();
             split.pieces.push((need.step, pieces.len() as u32));
             more += pieces.len() as u32 - 1;
-            in_place_of.push((node, pieces));
+            let pieces = self.pieces[pieces].iter_mut();
+            in_place_of.push((node, pieces.map(|piece| &raw mut *piece.node).collect()));
         }
         if in_place_of.is_empty() {
             return;
@@ -126,17 +169,14 @@ impl Schedule {
         for routing in &mut self.routings {
             routing.known_at = begins(routing.known_at);
             for node in &mut routing.nodes {
-                node.step = begins(node.step);
+                node.step = begins(node.step) + node.rank.unwrap_or(0);
             }
         }
         let mut replaced = in_place_of.into_iter().peekable();
         for (number, node) in nodes.iter().enumerate() {
             match replaced.next_if(|(at, _)| *at == number) {
                 None => split.nodes.push(node.as_ptr().cast_mut()),
-                Some((_, pieces)) => {
-                    let pieces = self.pieces[pieces].iter_mut();
-                    split.nodes.extend(pieces.map(|piece| &raw mut *piece.node));
-                }
+                Some((_, pieces)) => split.nodes.extend(pieces),
             }
         }
         self.split = Some(Arc::new(split));
@@ -147,6 +187,10 @@ impl Schedule {
         for piece in &mut self.pieces {
             // SAFETY: a node of the graph that is about to be computed.
             unsafe { piece.renew() };
+        }
+        for rank in &mut self.ranks {
+            // SAFETY: as above.
+            unsafe { rank.renew() };
         }
     }
 
@@ -167,4 +211,16 @@ fn rows_of(need: &Need, weights: &Weights, max_bytes: u64) -> Option<(u64, u64)>
     let row_bytes = weight.row_bytes?;
     let rows = rows_per_piece(row_bytes, max_bytes, weights.files.alignment_bytes)?;
     Some((weight.bytes / row_bytes, rows))
+}
+
+/// How many experts a token's product has, if each is to be computed by itself.
+fn ranks_of(need: &Need, node: Tensor<'_>, weights: &Weights, experts: Together) -> Option<usize> {
+    let is_sliced = matches!(weights.list[need.weight as usize].fate, Fate::Sliced { .. });
+    let Together::EachExpert { max_experts } = experts else {
+        return None;
+    };
+    let ids = node.src(2)?;
+    let is_one_token = ids.extent(1) == 1 && node.extent(1) == ids.extent(0);
+    let is_several = (2..=u64::from(max_experts)).contains(&ids.extent(0));
+    (is_sliced && is_one_token && is_several).then_some(ids.extent(0) as usize)
 }

@@ -15,7 +15,8 @@ use ggml::{
 };
 
 use crate::foresight::Router;
-use crate::pieces::Piece;
+use crate::pieces::{Piece, Splitting};
+use crate::ranks::Rank;
 use crate::weights::{Weights, nodes_of};
 
 /// A weight that a step needs.
@@ -57,6 +58,24 @@ pub struct RoutedNode {
     pub node: *mut RawTensor,
     pub step: u32,
     pub weight: Option<u32>,
+    /// Which of a token's experts it is for, if it is not for all (`ranks.rs`).
+    pub rank: Option<u32>,
+}
+
+impl Routing {
+    /// A node was replaced by one for each expert.
+    pub fn in_ranks(&mut self, node: *mut RawTensor, ranks: &[*mut RawTensor]) {
+        let Some(at) = self.nodes.iter().position(|routed| routed.node == node) else {
+            return;
+        };
+        let whole = self.nodes[at];
+        let each = (0u32..).zip(ranks).map(|(rank, &node)| RoutedNode {
+            node,
+            rank: Some(rank),
+            ..whole
+        });
+        self.nodes.splice(at..=at, each);
+    }
 }
 
 /// What an evaluation of a graph does.
@@ -76,6 +95,7 @@ pub struct Schedule {
     /// Products in pieces (`pieces.rs`), and the list of nodes that they stand in. Steps are
     /// counted by it.
     pub pieces: Vec<Piece>,
+    pub ranks: Vec<Rank>,
     pub split: Option<Arc<Split>>,
 }
 
@@ -121,14 +141,13 @@ impl Schedule {
         self.key.uid != 0 && self.key == Key::of(graph)
     }
 
-    /// Weights that are streamed come in pieces of at most `max_piece_bytes`, if that is
-    /// said.
+    /// Some steps are computed in pieces, if that is said.
     pub fn build(
         graph: Graph<'_>,
         ops: &OpNumbers,
         rules: TickRules,
         weights: Option<&Weights>,
-        max_piece_bytes: Option<u64>,
+        splitting: Option<Splitting>,
     ) -> Schedule {
         let (nodes, steps) = walk(graph, ops, rules);
         let mut schedule = Schedule {
@@ -170,8 +189,8 @@ impl Schedule {
                 schedule.need(number, op, access, weights);
             }
         }
-        if let (Some(weights), Some(max_bytes)) = (weights, max_piece_bytes) {
-            schedule.split(&nodes, &steps, weights, max_bytes);
+        if let (Some(weights), Some(splitting)) = (weights, splitting) {
+            schedule.split(&nodes, &steps, weights, splitting);
         }
         schedule
     }
@@ -241,6 +260,7 @@ impl Schedule {
             node: node.as_ptr().cast_mut(),
             step,
             weight,
+            rank: None,
         });
     }
 }

@@ -11,6 +11,7 @@ use crate::experts::{Experts, Layout};
 use crate::faults::Faults;
 use crate::files::{Cache, Method};
 use crate::memory::{Refused, Region, TouchAhead, private_bytes};
+use crate::pieces::{Splitting, Together};
 use crate::pump::{Pump, RingPlace};
 use crate::reader::Reader;
 use crate::routing::Distribution;
@@ -97,6 +98,22 @@ pub struct Memory {
     _pins: Option<Region>,
     _slots: Option<Region>,
     pub shares: Shares,
+}
+
+impl Memory {
+    /// What has to be computed in pieces.
+    pub(crate) fn splitting(&self) -> Splitting {
+        Splitting {
+            max_bytes: self.max_piece_bytes,
+            experts: match &self.experts {
+                // More than there are slots are read whole, which takes one product.
+                Some(experts) => Together::EachExpert {
+                    max_experts: experts.min_slots(),
+                },
+                None => Together::AllExperts,
+            },
+        }
+    }
 }
 
 /// Who got what.

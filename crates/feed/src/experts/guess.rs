@@ -186,13 +186,6 @@ impl Experts {
         guess.queued.iter().map(|queued| queued.expert).collect()
     }
 
-    /// Whether a slice of a role that the last choice needs is being read ahead.
-    pub(super) fn is_awaiting_guess(&self, role: u32) -> bool {
-        let pool = &self.pools[self.layers[self.chosen_layer as usize].pool];
-        let is_ahead = |&(_, slot): &(u32, u32)| pool.slice(slot, role as usize) == Slice::Ahead;
-        self.chosen.iter().any(is_ahead)
-    }
-
     /// Waits for a slice that is being read ahead.
     pub(super) fn wait_for_guess(&mut self) {
         if let Some(guesses) = &mut self.guesses {

@@ -1,11 +1,13 @@
 //! Experts of an evaluation: read slice by slice when the router has chosen them, or whole.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Instant;
 
 use super::shadow::{Shadow, read_ids};
 use super::{Feeder, Trust};
 use crate::error::FeedError;
+use crate::experts::Wanted;
 use crate::schedule::{RoutedNode, Routing};
 use crate::weights::{Fate, Usage};
 
@@ -21,6 +23,7 @@ impl Feeder {
         let experts_of = |node: &RoutedNode| {
             let weight = &self.fed.as_ref()?.weights.list[node.weight? as usize];
             match weight.usage {
+                Usage::Experts { .. } if node.rank.is_some() => Some(1),
                 Usage::Experts { count, .. } => Some(chosen.min(count as usize)),
                 _ => None,
             }
@@ -86,7 +89,7 @@ impl Feeder {
                     continue;
                 }
                 // SAFETY: a node of the graph that is about to be computed.
-                let mut shadow = unsafe { Shadow::of(routed.node, number) };
+                let mut shadow = unsafe { Shadow::of(routed.node, number, routed.rank) };
                 if let (Some((layer, role)), Some(fed)) = (slices, &self.fed)
                     && let Some(experts) = &fed.memory.experts
                 {
@@ -106,13 +109,20 @@ impl Feeder {
         self.run.sliced.sort_unstable();
     }
 
+    /// Shadows are in the order of routings.
+    fn shadows_of(&self, routing: usize) -> Range<usize> {
+        let first = self.shadows.partition_point(|s| s.routing < routing);
+        let end = self.shadows.partition_point(|s| s.routing <= routing);
+        first..end
+    }
+
     pub(super) fn route(&mut self, number: u32) -> Result<(), FeedError> {
         while let Some(routing) = self.schedule.routings.get(self.run.routed)
             && routing.known_at <= number
         {
             let at = self.run.routed;
             self.run.routed += 1;
-            if self.shadows.iter().any(|shadow| shadow.routing == at) {
+            if !self.shadows_of(at).is_empty() {
                 let routing = routing.clone();
                 self.route_one(at, &routing)?;
             }
@@ -123,8 +133,9 @@ impl Feeder {
     fn route_one(&mut self, at: usize, routing: &Routing) -> Result<(), FeedError> {
         // SAFETY: at this point the ids are complete, and nobody writes them again.
         let mut ids = unsafe { read_ids(routing.ids) };
+        let of_routing = self.shadows_of(at);
         if let Some(draw) = &mut self.draw {
-            let count = self.shadows.iter().find(|s| s.routing == at);
+            let count = self.shadows[of_routing.clone()].first();
             let count = count.map_or(1, |s| s.weight.ne[2].max(1)) as u32;
             for (token, row) in ids.rows.iter_mut().enumerate() {
                 let used = row.len();
@@ -134,6 +145,7 @@ impl Feeder {
                     .for_each(|(id, &drawn)| *id = drawn as i32);
             }
         }
+        // In the order of their products, which is that of reading.
         let mut experts: Vec<u32> = Vec::new();
         for &id in ids.rows.iter().flatten() {
             let expert = u32::try_from(id).unwrap_or(u32::MAX);
@@ -141,16 +153,17 @@ impl Feeder {
                 experts.push(expert);
             }
         }
-        experts.sort_unstable();
+        let mut sorted = experts.clone();
+        sorted.sort_unstable();
         if self.props.keeps_routing {
             let evaluation = self.evaluations as u32;
-            let chosen = experts.iter().map(|&e| (evaluation, at as u32, e));
+            let chosen = sorted.iter().map(|&e| (evaluation, at as u32, e));
             self.chosen.extend(chosen);
         }
         let mut slot_of = HashMap::new();
         let mut is_in_slots = false;
-        let layer = self.shadows.iter().filter(|s| s.routing == at);
-        if let Some((layer, _)) = layer.filter_map(|shadow| shadow.slices).next()
+        let mut layer = self.shadows[of_routing.clone()].iter();
+        if let Some((layer, _)) = layer.find_map(|shadow| shadow.slices)
             && let Some(fed) = &mut self.fed
             && let Some(cache) = &mut fed.memory.experts
         {
@@ -158,16 +171,22 @@ impl Feeder {
             is_in_slots = cache.choose(&fed.weights, layer, &experts, &mut slot_of)?;
             self.stats.experts(before, cache.counts);
             if is_in_slots {
-                let steps = routing.nodes.iter().filter(|node| node.weight.is_some());
-                for node in steps {
-                    let step = self.schedule.step_of_graph(node.step);
-                    self.origins.experts(step, &experts, cache.missing());
+                let mut origin = 0;
+                for node in routing.nodes.iter().filter(|node| node.weight.is_some()) {
+                    if node.rank.is_none_or(|rank| rank == 0) {
+                        let step = self.schedule.step_of_graph(node.step);
+                        origin = self.origins.experts(step, &sorted, cache.missing());
+                    }
+                    let shadows = &mut self.shadows[of_routing.clone()];
+                    if let Some(shadow) = shadows.iter_mut().find(|s| s.node == node.node) {
+                        shadow.origin = origin;
+                    }
                 }
             }
         }
         // The reads that are needed have been sent.
         self.ask_ahead(at, ids.rows.len());
-        for shadow in self.shadows.iter_mut().filter(|s| s.routing == at) {
+        for shadow in &mut self.shadows[of_routing] {
             if shadow.slices.is_some() && !is_in_slots {
                 // Too many at once: this layer reads through the mapping.
                 shadow.slices = None;
@@ -178,10 +197,12 @@ impl Feeder {
                 true => slot_of[&(id as u32)] as i32,
                 false => id,
             };
+            let numbers = ids.rows.iter().flatten().map(number_of);
             shadow.numbers.clear();
-            shadow
-                .numbers
-                .extend(ids.rows.iter().flatten().map(number_of));
+            match shadow.rank {
+                None => shadow.numbers.extend(numbers),
+                Some(rank) => shadow.numbers.extend(numbers.skip(rank as usize).take(1)),
+            }
             shadow.ids.data = shadow.numbers.as_mut_ptr().cast();
         }
         Ok(())
@@ -192,18 +213,23 @@ impl Feeder {
             && step <= number
         {
             self.run.next_sliced += 1;
-            let Some((_, role)) = self.shadows[shadow].slices else {
+            let shadow = &self.shadows[shadow];
+            let Some((_, role)) = shadow.slices else {
                 continue;
+            };
+            let origin = shadow.origin;
+            let wanted = match (shadow.rank, shadow.numbers.first()) {
+                (Some(_), Some(&slot)) => Wanted::Slot(slot as u32),
+                _ => Wanted::All,
             };
             if let Some(fed) = &mut self.fed
                 && let Some(experts) = &mut fed.memory.experts
             {
                 let begin = Instant::now();
-                experts.wait(&fed.weights, role)?;
+                experts.wait(&fed.weights, role, wanted)?;
                 let waited = begin.elapsed();
                 self.stats.waited_for_experts(waited);
-                let step = self.schedule.step_of_graph(step);
-                self.origins.waited(step, waited);
+                self.origins.waited(origin, waited);
             }
         }
         Ok(())
@@ -212,11 +238,9 @@ impl Feeder {
     /// When a layer has chosen: which experts the next one will choose is worked out, or told.
     fn ask_ahead(&mut self, at: usize, tokens: usize) {
         self.run.outlook = Outlook::Nothing;
-        let layer_of = |routing: usize| {
-            let mut shadows = self.shadows.iter();
-            shadows.find_map(|s| s.slices.filter(|_| s.routing == routing))
-        };
-        let (Some(fed), Some((layer, _)), 1) = (&self.fed, layer_of(at + 1), tokens) else {
+        let next = &self.shadows[self.shadows_of(at + 1)];
+        let layer = next.iter().find_map(|shadow| shadow.slices);
+        let (Some(fed), Some((layer, _)), 1) = (&self.fed, layer, tokens) else {
             return;
         };
         let Some(experts) = fed.memory.experts.as_ref().filter(|e| e.is_guessing()) else {
@@ -224,8 +248,7 @@ impl Feeder {
         };
         let routings = &self.schedule.routings;
         if let Some(draw) = &mut self.draw {
-            let count = self.shadows.iter().find(|s| s.routing == at + 1);
-            let count = count.map_or(1, |s| s.weight.ne[2].max(1)) as u32;
+            let count = next.first().map_or(1, |s| s.weight.ne[2].max(1)) as u32;
             let used = self.schedule.used as usize;
             let told = draw.foretell(self.evaluations, at + 1, 0, (used, count));
             self.run.outlook = told.map_or(Outlook::Nothing, |told| Outlook::Told(layer, told));

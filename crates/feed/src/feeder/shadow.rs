@@ -11,6 +11,10 @@ pub(super) struct Shadow {
     pub numbers: Vec<i32>,
     /// Which of the schedule's routings.
     pub routing: usize,
+    /// Which of a token's experts it is for, if not for all.
+    pub rank: Option<u32>,
+    /// Where its experts' origins are noted.
+    pub origin: usize,
     /// Layer and role, when slices go through slots.
     pub slices: Option<(u32, u32)>,
 }
@@ -45,7 +49,7 @@ pub(super) unsafe fn read_ids(tensor: *const RawTensor) -> Ids {
 impl Shadow {
     /// # Safety
     /// A `MUL_MAT_ID` of a live graph.
-    pub unsafe fn of(node: *mut RawTensor, routing: usize) -> Shadow {
+    pub unsafe fn of(node: *mut RawTensor, routing: usize, rank: Option<u32>) -> Shadow {
         // SAFETY: its sources live as long (caller); copies of their structs.
         unsafe {
             let originals = ((*node).src[0], (*node).src[2]);
@@ -62,6 +66,8 @@ impl Shadow {
                 ids,
                 numbers: Vec::new(),
                 routing,
+                rank,
+                origin: 0,
                 slices: None,
             }
         }
