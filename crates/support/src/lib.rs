@@ -1,5 +1,6 @@
 //! Small helpers that several crates need, once.
 //!
+//! - [`cgroup`]: the control group that a process is in;
 //! - [`direct`]: reads past the page cache: alignment, io_uring, pread;
 //! - [`elf`]: what a program's or a library's file says of itself;
 //! - [`proc`]: what `/proc` says of a process: mappings, sizes;
@@ -11,6 +12,7 @@
 //! programs. What does not: anything with a policy (how often a read is repeated, what is
 //! said on a terminal), and anything that only one crate needs.
 
+pub mod cgroup;
 pub mod direct;
 pub mod elf;
 pub mod hash;
