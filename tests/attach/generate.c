@@ -13,6 +13,8 @@
  *     -m MODEL do the same with this model before; it stays loaded
  *     -b       read the weights into buffers instead of mapping the file
  *     -r N     load, generate and unload so many times (1)
+ *     -a N     after four tokens: use N MiB more at once, on another thread, and keep them
+ *     -d       after four tokens: make a second context, and compute a long prompt in it
  *     -k FILE  take these kernels, of a ggml that has a library for each kind of processor
  *
  * Prints each token as `SEQUENCE TOKEN` when it is chosen, one line on standard
@@ -21,6 +23,7 @@
 #include "ggml-backend.h"
 #include "llama.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -30,6 +33,9 @@
 
 #define MOST_PROMPTS 8
 #define BATCH 2048
+/* Tokens before memory is needed in addition. */
+#define TOKENS_BEFORE 4
+#define LONG_PROMPT 256
 
 static volatile sig_atomic_t is_asked_to_end = 0;
 
@@ -49,7 +55,8 @@ static void fail(const char * what) {
 
 struct options {
     int tokens, threads, exit_code;
-    bool ignores_end, loops, catches, reads;
+    int more_mib;
+    bool ignores_end, loops, catches, reads, has_second;
 };
 
 struct sequence {
@@ -86,6 +93,35 @@ static int decode(struct llama_context * context, struct llama_batch batch) {
 #define decode llama_decode
 #endif
 
+static void * use_memory(void * mib) {
+    size_t bytes = (size_t) *(const int *) mib << 20;
+    void * memory = malloc(bytes);
+    return memory == NULL ? NULL : memset(memory, 1, bytes);
+}
+
+/* Its buffers are made and used for the first time while the other context is in the middle of its text. */
+static struct llama_context * second_context(struct llama_context * first, llama_token token) {
+    struct llama_context_params params = llama_context_default_params();
+    params.n_ctx = 2048;
+    params.n_batch = LONG_PROMPT;
+    params.n_ubatch = LONG_PROMPT;
+    params.n_threads = llama_n_threads(first);
+    params.n_threads_batch = llama_n_threads(first);
+    struct llama_context * second = llama_init_from_model((struct llama_model *) llama_get_model(first), params);
+    if (second == NULL) {
+        fail("cannot make a second context");
+    }
+    struct llama_batch batch = llama_batch_init(LONG_PROMPT, 0, 1);
+    for (int i = 0; i < LONG_PROMPT; i++) {
+        add(&batch, token, i, 0, i + 1 == LONG_PROMPT);
+    }
+    if (decode(second, batch) != 0) {
+        fail("cannot compute in the second context");
+    }
+    llama_batch_free(batch);
+    return second;
+}
+
 /* All prompts in one batch, then one token of each sequence that is not at its end. */
 static void generate(struct llama_context * context, const struct llama_vocab * vocab, struct sequence * sequences,
                      int count, const struct options * options) {
@@ -101,7 +137,16 @@ static void generate(struct llama_context * context, const struct llama_vocab * 
         sequence->generated = 0;
         sequence->is_open = options->tokens > 0;
     }
-    while (batch.n_tokens > 0 && !is_asked_to_end) {
+    pthread_t thread;
+    bool is_using = false;
+    struct llama_context * second = NULL;
+    for (int step = 0; batch.n_tokens > 0 && !is_asked_to_end; step++) {
+        if (step == TOKENS_BEFORE && options->more_mib > 0) {
+            is_using = pthread_create(&thread, NULL, use_memory, (void *) &options->more_mib) == 0;
+        }
+        if (step == TOKENS_BEFORE && options->has_second) {
+            second = second_context(context, sequences[0].prompt[0]);
+        }
         if (decode(context, batch) != 0) {
             fail("cannot compute a batch");
         }
@@ -132,6 +177,14 @@ static void generate(struct llama_context * context, const struct llama_vocab * 
         }
     }
     llama_batch_free(batch);
+    if (is_using) {
+        void * memory = NULL;
+        pthread_join(thread, &memory);
+        free(memory);
+    }
+    if (second != NULL) {
+        llama_free(second);
+    }
 }
 
 /* A model that is loaded, with a context and the prompts as its tokens. */
@@ -202,7 +255,7 @@ int main(int argc, char ** argv) {
     const char * kernels = NULL;
     int engine_count = 0, rounds = 1;
     int option;
-    while ((option = getopt(argc, argv, "n:t:x:elcpm:br:k:")) != -1) {
+    while ((option = getopt(argc, argv, "n:t:x:elcpm:br:a:dk:")) != -1) {
         switch (option) {
             case 'n': options.tokens = atoi(optarg); break;
             case 't': options.threads = atoi(optarg); break;
@@ -214,6 +267,8 @@ int main(int argc, char ** argv) {
             case 'm': paths[0] = optarg; engine_count = 1; break;
             case 'b': options.reads = true; break;
             case 'r': rounds = atoi(optarg); break;
+            case 'a': options.more_mib = atoi(optarg); break;
+            case 'd': options.has_second = true; break;
             case 'k': kernels = optarg; break;
             default: return 64;
         }

@@ -272,6 +272,7 @@ impl State {
                 "{path}: ggml {version} computes graphs in a way that is not known"
             ));
         }
+        self.note_shares();
         if self.reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
             self.reported = Some(Instant::now());
             report();
@@ -279,8 +280,21 @@ impl State {
         status
     }
 
+    /// What is kept changes with what the program uses.
+    fn note_shares(&self) {
+        let Some(memory) = self.feeder.as_ref().and_then(Feeder::memory) else {
+            return;
+        };
+        FIGURES.with(|figures| {
+            if let Some(figures) = figures {
+                figures.shares = Some(memory.shares);
+            }
+        });
+    }
+
     /// The model that was fed was freed.
     fn leave_model(&mut self) {
+        self.note_shares();
         report();
         if let Some(mut feeder) = self.feeder.take() {
             feeder.forget_model();

@@ -18,6 +18,7 @@
 
 use std::{
     ffi::{c_int, c_void},
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -89,6 +90,8 @@ pub struct Call<'g> {
     pub note_words: usize,
     /// Whether [`Observer::split`] would be followed.
     pub may_split: bool,
+    /// Addresses of the memory that its kernels use meanwhile.
+    pub work: Range<usize>,
 }
 
 /// The computation must not go on; why is for the observer to tell.
@@ -199,10 +202,13 @@ pub unsafe fn compute(
     how: How,
     real: ComputeFn,
 ) -> Computed {
+    // SAFETY: the fields lie in front of what moved.
+    let (threads, work_data, work_size) =
+        unsafe { ((*cplan).n_threads, (*cplan).work_data, (*cplan).work_size) };
     let mut call = Call {
         graph: view,
-        // SAFETY: the field lies in front of what moved.
-        threads: unsafe { (&raw const (*cplan).n_threads).read() },
+        threads,
+        work: work_data as usize..(work_data as usize).saturating_add(work_size),
         note_words: 0,
         // SAFETY: a live graph (caller).
         may_split: how.ticks == Ticks::AfterEachNode && unsafe { is_laid_out_as(graph, view) },

@@ -1,7 +1,9 @@
 //! Feeding this engine: a model larger than memory, its weights read by crate `feed`.
 
+use std::sync::Arc;
+
 use capture::{BatchToken, hook::Observer};
-use feed::{Feeder, Props, Shares, Stats, hook};
+use feed::{Feeder, Props, Shares, Stats, hook, usage::Meter};
 use ggml::{OpNumbers, TickRules};
 use trace::format::Phase;
 
@@ -21,6 +23,12 @@ impl Feeding {
             ops: hooks::ops(),
             rules: TickRules::today(hooks::fusion()),
         }
+    }
+
+    /// Believes `meter` about what is used, instead of the kernel.
+    pub fn measured_by(mut self, meter: Arc<dyn Meter>) -> Feeding {
+        self.feeder = self.feeder.measured_by(meter);
+        self
     }
 
     /// Computes a batch, its weights fed.

@@ -2,7 +2,8 @@
 //!
 //! 1. The first graph shows which weights there are and in which order they are used.
 //!    By then the model's caches and buffers are made, so what is left of the budget is
-//!    known: the memory for weights is shared out ([`crate::setup`]).
+//!    known: the memory for weights is shared out ([`crate::setup`]). What is kept grows and
+//!    shrinks with what others use (`room.rs`).
 //! 2. Before each evaluation its schedule says what is read: pinned weights once, in
 //!    the evaluation that uses them first; streamed ones each time; of experts what is
 //!    chosen.
@@ -12,9 +13,11 @@
 //!    again, so that whoever looks at them in between sees the right bytes.
 
 mod leave;
+mod room;
 mod route;
 mod shadow;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,13 +26,15 @@ use ggml::{Graph, OpNumbers, TickRules};
 
 use trace::origin::Source;
 
+use crate::coming::untouched_bytes;
 use crate::error::FeedError;
 use crate::origins::Origins;
 use crate::pump::{Place, Planned, Program, RingPlace};
 use crate::routing::Draw;
 use crate::schedule::{Need, Schedule};
-use crate::setup::{Memory, Props, set_up};
+use crate::setup::{Memory, Props, Situation, set_up};
 use crate::stats::Stats;
+use crate::usage::{Kernel, Meter};
 use crate::weights::{Fate, Usage, Weights, point};
 use shadow::Shadow;
 
@@ -46,6 +51,8 @@ pub struct Feeder {
     /// Experts chosen: evaluation, layer, expert; kept when asked for.
     chosen: Vec<(u32, u32, u32)>,
     trust: Trust,
+    /// Who says what is used; the kernel, if nobody was named.
+    meter: Option<Arc<dyn Meter>>,
     pub stats: Arc<Stats>,
     notes: Vec<String>,
 }
@@ -107,6 +114,7 @@ impl Feeder {
             origins: Origins::default(),
             chosen: Vec::new(),
             trust: Trust::Given,
+            meter: None,
             stats: Arc::new(Stats::default()),
             notes: Vec::new(),
         }
@@ -135,11 +143,13 @@ impl Feeder {
         ops: &OpNumbers,
         rules: TickRules,
         may_split: bool,
+        work: Range<usize>,
     ) -> Result<bool, FeedError> {
         if self.trust == Trust::Broken {
             return Err(FeedError::broken());
         }
         self.set_up(graph, ops, rules)?;
+        self.make_room(graph, ops, rules, work)?;
         if !self.schedule.is_of(graph) {
             let weights = self.fed.as_ref().map(|fed| &fed.weights);
             let may_split = may_split && self.trust == Trust::Given;
@@ -205,7 +215,17 @@ impl Feeder {
         let found = Schedule::build(graph, ops, rules, Some(&weights), None);
         let groups = layers_of(&found, &weights);
         let mut notes = Vec::new();
-        let memory = set_up(&self.props, &mut weights, &groups, &self.stats, &mut notes)?;
+        let meter = self
+            .meter
+            .clone()
+            .unwrap_or_else(|| Arc::new(Kernel::new(self.props.budget_bytes, &weights.file_ids)));
+        let situation = Situation {
+            meter,
+            coming_bytes: untouched_bytes(graph, ops, rules, 0..0),
+            groups: &groups,
+        };
+        let (props, stats) = (&self.props, &self.stats);
+        let memory = set_up(props, &mut weights, situation, stats, &mut notes)?;
         let fed = Fed {
             weights,
             memory,
@@ -359,7 +379,7 @@ impl Feeder {
             && next.need.step <= number
         {
             let at = self.run.first_use + self.run.prepared as u64;
-            let (address, waited) = fed.memory.pump.wait(at)?;
+            let (mut address, waited) = fed.memory.pump.wait(at)?;
             self.stats.waited(waited);
             let source = match next.is_pin {
                 true => Source::Loaded,
@@ -369,10 +389,20 @@ impl Feeder {
             self.origins.whole(step, next.need.operand, source, waited);
             let weight = &mut fed.weights.list[next.need.weight as usize];
             if next.is_pin {
-                point(weight.tensor, address);
-                if let Fate::Pinned { is_loaded, .. } = &mut weight.fate {
-                    *is_loaded = true;
+                if let Fate::Pinned {
+                    address: start,
+                    is_loaded,
+                } = &mut weight.fate
+                {
+                    let bytes = weight.bytes;
+                    let loaded = fed.memory.elastic.loaded(next.need.weight);
+                    let loaded = loaded.map_err(|cause| FeedError::Memory { bytes, cause })?;
+                    // It may have been there before, and views may still point there.
+                    let home = loaded.unwrap_or(*start);
+                    address = home + (address - *start);
+                    (*start, *is_loaded) = (home, true);
                 }
+                point(weight.tensor, address);
             }
             let (first, end) = next.need.pointers;
             for pointer in &self.schedule.pointers[first as usize..end as usize] {

@@ -27,9 +27,13 @@ impl Feeding<'_> {
 
 impl Observer for Feeding<'_> {
     unsafe fn prepare(&mut self, call: &Call<'_>) -> Result<Part, Stop> {
-        let prepared = self
-            .feeder
-            .prepare_graph(call.graph, self.ops, self.rules, call.may_split);
+        let prepared = self.feeder.prepare_graph(
+            call.graph,
+            self.ops,
+            self.rules,
+            call.may_split,
+            call.work.clone(),
+        );
         let has_work = self.stopped(prepared)?;
         Ok(match has_work {
             true => Part::Takes {

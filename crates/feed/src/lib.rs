@@ -6,7 +6,10 @@
 //!   feeder    what is needed at a point is waited for, and tensors are pointed at it
 //!     weights   tensors that lie in a mapped file       schedule  a graph's needs
 //!     survey    is this graph's model the one to be fed (crate agent)
-//!     setup     the budget is shared out (crate plan)   memory    huge pages
+//!     setup     the budget is shared out (crate plan)   shares    who got what
+//!     elastic   what is kept grows and shrinks          usage     what others use
+//!       balance   by how much                           coming    what a graph will use
+//!       memory    huge pages
 //!     origins   where weights came from, for the record
 //!     pieces    a product in several, whose weight is too large for the ring
 //!     ranks     a product with chosen experts in several, one for each
@@ -23,7 +26,10 @@
 //! given back, and at a place only after it was read.
 
 mod ahead;
+mod balance;
+mod coming;
 mod depth;
+mod elastic;
 mod error;
 mod experts;
 mod faults;
@@ -41,8 +47,10 @@ mod routing;
 mod schedule;
 pub mod settings;
 mod setup;
+mod shares;
 mod stats;
 pub mod survey;
+pub mod usage;
 mod weights;
 mod worth;
 
@@ -50,7 +58,7 @@ pub use error::FeedError;
 pub use faults::Faults;
 pub use feeder::Feeder;
 pub use files::Method;
-pub use memory::private_bytes;
 pub use routing::Distribution;
-pub use setup::{MARGIN_BYTES, Props, ReadAhead, Shares};
+pub use setup::{MARGIN_BYTES, Props, ReadAhead};
+pub use shares::Shares;
 pub use stats::{Snapshot, Stats};

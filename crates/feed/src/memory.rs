@@ -3,12 +3,12 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::ops::Range;
+use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-
-use support::proc::kilobytes_of;
 
 /// The size of a huge page on the usual machines.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -20,7 +20,6 @@ const MADV_POPULATE_WRITE: i32 = 23;
 pub struct Region {
     start: NonNull<u8>,
     bytes: usize,
-    mapped: (NonNull<libc::c_void>, usize),
 }
 
 // SAFETY: the region owns its memory; who may write where is decided by the pump and
@@ -53,11 +52,12 @@ pub struct Refused {
 }
 
 impl Region {
+    /// No more than the pages that `bytes` take: its end may lie in small ones.
     pub fn new(bytes: u64) -> io::Result<(Region, Refused)> {
         let too_much = || io::Error::from(io::ErrorKind::OutOfMemory);
         let wanted = usize::try_from(bytes).map_err(|_| too_much())?.max(1);
         let bytes = wanted
-            .checked_next_multiple_of(HUGE_PAGE_BYTES)
+            .checked_next_multiple_of(page_bytes())
             .ok_or_else(too_much)?;
         let length = bytes.checked_add(HUGE_PAGE_BYTES).ok_or_else(too_much)?;
         // SAFETY: a fresh private mapping.
@@ -78,6 +78,16 @@ impl Region {
         let padding = (mapped.as_ptr() as usize).wrapping_neg() % HUGE_PAGE_BYTES;
         // SAFETY: `padding` is less than the huge page that was asked for in addition.
         let start = unsafe { mapped.cast::<u8>().add(padding) };
+        // What is not ours must not become a part of a huge page.
+        for (at, length) in [
+            (mapped.as_ptr() as usize, padding),
+            (start.as_ptr() as usize + bytes, HUGE_PAGE_BYTES - padding),
+        ] {
+            if length > 0 {
+                // SAFETY: the two ends of the fresh mapping, which nobody has the address of.
+                unsafe { libc::munmap(at as *mut c_void, length) };
+            }
+        }
         // SAFETY: advice for memory that is ours. Refusal costs speed, nothing else.
         let huge = unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
         // A child has no use for it, and must not share pages that the disk writes to.
@@ -96,12 +106,59 @@ impl Region {
             huge_pages: huge != 0,
             lock: locked != 0,
         };
-        let region = Region {
-            start,
-            bytes,
-            mapped: (mapped, length),
+        Ok((Region { start, bytes }, refused))
+    }
+
+    /// Gives the memory back to the kernel. From then on the same addresses show the file from
+    /// `file_offset` on (a multiple of a page), so that whoever reads there, at whatever moment,
+    /// finds what was there before if it was read from that place.
+    pub fn give_back(&self, file: RawFd, file_offset: u64) -> io::Result<()> {
+        let offset = libc::off_t::try_from(file_offset).map_err(io::Error::other)?;
+        // SAFETY: replaces pages of ours, all at once: the kernel lets nobody see a hole. They
+        // hold what the file does, which is the caller's to know; nobody writes to them.
+        let mapped = unsafe {
+            libc::mmap(
+                self.start.as_ptr().cast(),
+                self.bytes,
+                libc::PROT_READ,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                file,
+                offset,
+            )
         };
-        Ok((region, refused))
+        match mapped == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts the pages of `other`, of the same size, in the place of these, all at once: who
+    /// reads here sees the one or the other.
+    pub fn replace_with(&self, other: Region) -> io::Result<()> {
+        assert_eq!(self.bytes, other.bytes, "regions of different sizes");
+        // SAFETY: both are ours, do not overlap, and hold the same bytes, which is the caller's
+        // to know.
+        let moved = unsafe {
+            libc::mremap(
+                other.start.as_ptr().cast(),
+                other.bytes,
+                self.bytes,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                self.start.as_ptr(),
+            )
+        };
+        if moved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // Its addresses are nobody's any more.
+        std::mem::forget(other);
+        Ok(())
+    }
+
+    /// Of its pages, those that are there.
+    pub fn resident_bytes(&self) -> u64 {
+        let start = self.start.as_ptr() as usize;
+        resident_bytes(start..start + self.bytes).unwrap_or(0)
     }
 
     pub fn len(&self) -> u64 {
@@ -155,23 +212,44 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`; whoever was given addresses is gone (the owner of
         // regions drops them last).
-        unsafe { libc::munmap(self.mapped.0.as_ptr(), self.mapped.1) };
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Bytes of private writable memory that this process has asked for, whether it
-/// touched them yet or not: the caches and buffers of a model that is about to run.
-pub fn private_bytes() -> u64 {
-    status_bytes("VmData").unwrap_or(0)
+/// The size of a page.
+pub fn page_bytes() -> usize {
+    // SAFETY: takes and answers a number.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // AArch64 has kernels with pages of 64 KiB.
+    usize::try_from(bytes).unwrap_or(64 << 10)
 }
 
-fn status_bytes(field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    kilobytes_of(&text, field)
+/// Of the pages that these addresses lie in, those that are there. `None` where some of them
+/// are nobody's.
+pub fn resident_bytes(addresses: Range<usize>) -> Option<u64> {
+    const STEP_PAGES: usize = 16 << 10;
+    let page_bytes = page_bytes();
+    let start = addresses.start / page_bytes * page_bytes;
+    let end = addresses.end.checked_next_multiple_of(page_bytes)?;
+    let mut flags = vec![0u8; STEP_PAGES.min(end.saturating_sub(start) / page_bytes)];
+    let mut pages = 0;
+    for at in (start..end).step_by(STEP_PAGES * page_bytes) {
+        let length = (end - at).min(STEP_PAGES * page_bytes);
+        // SAFETY: looks at no memory, and writes a byte for each page.
+        let result = unsafe { libc::mincore(at as *mut c_void, length, flags.as_mut_ptr()) };
+        if result != 0 {
+            return None;
+        }
+        let flags = &flags[..length / page_bytes];
+        pages += flags.iter().filter(|flag| **flag & 1 == 1).count();
+    }
+    Some((pages * page_bytes) as u64)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     #[test]
@@ -195,9 +273,41 @@ mod tests {
     }
 
     #[test]
-    fn private_memory_grows_with_what_is_asked_for() {
-        let before = private_bytes();
-        let (region, _) = Region::new(64 << 20).unwrap();
-        assert!(private_bytes() >= before + region.len());
+    fn pages_are_there_when_they_were_written_to() {
+        let (region, _) = Region::new(5 << 20).unwrap();
+        assert_eq!((region.len(), region.resident_bytes()), (5 << 20, 0));
+        let address = region.place(0, region.len());
+        // SAFETY: a byte of each megabyte of the region.
+        (0..5).for_each(|at| unsafe { ((address + (at << 20)) as *mut u8).write(1) });
+        let resident = region.resident_bytes();
+        assert!((5 * page_bytes() as u64..=5 << 20).contains(&resident));
+        assert_eq!(resident_bytes(1..2), None);
+    }
+
+    /// The same addresses show the same bytes, whatever is behind them.
+    #[test]
+    fn memory_is_given_back_and_comes_again_under_whoever_reads_it() {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..3 << 20).map(|at: u32| (at / 977) as u8).collect();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+        let skipped = page_bytes();
+        let expected = &bytes[skipped..];
+        let filled = || {
+            let (region, _) = Region::new(expected.len() as u64).unwrap();
+            let address = region.place(0, region.len()) as *mut u8;
+            // SAFETY: a region of this size.
+            unsafe { std::ptr::copy(expected.as_ptr(), address, expected.len()) };
+            region
+        };
+        let region = filled();
+        let address = region.place(0, region.len()) as *const u8;
+        // SAFETY: the region, which lives to the end; whatever is behind it is readable.
+        let seen = || unsafe { std::slice::from_raw_parts(address, expected.len()) };
+        for _ in 0..3 {
+            region.give_back(file.as_raw_fd(), skipped as u64).unwrap();
+            assert!(seen() == expected);
+            region.replace_with(filled()).unwrap();
+            assert!(seen() == expected);
+        }
     }
 }

@@ -343,8 +343,8 @@ impl State {
     }
 }
 
-/// The disk waits for this thread whenever it waits for a processor.
-fn be_first() {
+/// The disk, or who needs memory, waits for this thread whenever it waits for a processor.
+pub fn be_first() {
     const NICE: libc::c_int = -10;
     // SAFETY: a number of this thread's own; refusal costs speed, nothing else.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as libc::id_t, NICE) };

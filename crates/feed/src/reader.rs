@@ -315,10 +315,11 @@ pub(crate) mod tests {
     }
 
     fn read_all(reader: &mut Reader, bytes: usize, block: u32) -> Result<Vec<u8>, FeedError> {
-        let (region, _) = crate::memory::Region::new(bytes as u64 + 4096).unwrap();
+        let blocks = bytes.div_ceil(block as usize);
+        let room = blocks * block as usize;
+        let (region, _) = crate::memory::Region::new(room as u64).unwrap();
         let mut tags = Vec::new();
         let mut seen = 0;
-        let blocks = bytes.div_ceil(block as usize);
         for number in 0..blocks {
             let at = number * block as usize;
             let request = Request {

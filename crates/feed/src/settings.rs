@@ -14,7 +14,8 @@ use plan::{ExpertMemory, Machine, NamedChoice, Policy, Strategies};
 
 use crate::faults::Faults;
 use crate::files::Method;
-use crate::setup::{Props, ReadAhead, Shares};
+use crate::setup::{Props, ReadAhead};
+use crate::shares::Shares;
 use crate::stats::Snapshot;
 
 /// Names of reports: `report-PID-NUMBER.txt`.
@@ -213,7 +214,8 @@ macro_rules! numbers {
 
 numbers!(Snapshot: evaluations, bytes_read, reads, repeated_reads, waited_nanos,
     waited_for_experts_nanos, reading_nanos, expert_hits, expert_misses, too_many_experts,
-    experts_read_ahead, experts_used_ahead, experts_foreseen);
+    experts_read_ahead, experts_used_ahead, experts_foreseen, times_grown, grown_bytes, times_given,
+    given_bytes, used_bytes, max_used_bytes);
 numbers!(Shares: budget_bytes, other_bytes, weight_bytes, pinned_bytes, ring_bytes,
     streamed_bytes, expert_bytes, expert_slots, expert_pools, mapped_bytes);
 

@@ -1,25 +1,32 @@
 //! Shares the memory out, when the first graph has shown the weights and the model's
 //! own buffers are made.
 
-use plan::predict::size;
+use std::cell::Cell;
+use std::sync::Arc;
+
+use plan::choose::SMALL_BYTES;
 use plan::{Choice, Machine, NamedChoice, Policy, Strategies, Use, Wanted, Weight, choose_for};
 
 use crate::ahead::{Ahead, MAX_SLICES_IN_FLIGHT};
+use crate::balance::margin_bytes;
 use crate::depth::Depth;
+use crate::elastic::{self, Elastic, Watch};
 use crate::error::FeedError;
 use crate::experts::{Experts, Layout};
 use crate::faults::Faults;
 use crate::files::{Cache, Method};
-use crate::memory::{Refused, Region, TouchAhead, private_bytes};
+use crate::memory::{Refused, Region, TouchAhead, page_bytes};
 use crate::pieces::{Splitting, Together};
-use crate::pump::{Pump, RingPlace};
+use crate::pump::{Place, Pump, RingPlace};
 use crate::reader::Reader;
 use crate::routing::Distribution;
+use crate::shares::Shares;
 use crate::stats::Stats;
-use crate::weights::{Fate, Usage, Weights};
+use crate::usage::{Level, Meter};
+use crate::weights::{Fate, Usage, WeightInMemory, Weights};
 
-/// Kept free of the budget: page tables, the pages of the program and of rows that are
-/// looked up, queues of the kernel.
+/// Kept free of the budget, at most: page tables, the pages of the program and of rows that
+/// are looked up, queues of the kernel.
 pub const MARGIN_BYTES: u64 = 40 << 20;
 /// A batch's experts are read whole through a ring of this many of the largest.
 const WHOLE_RING_TENSORS: u64 = 3;
@@ -86,8 +93,18 @@ impl Props {
     }
 }
 
+/// What is known when the first graph comes.
+pub(crate) struct Situation<'a> {
+    pub meter: Arc<dyn Meter>,
+    /// What the graph will touch for the first time.
+    pub coming_bytes: u64,
+    /// The weights of each routed layer.
+    pub groups: &'a [Vec<u32>],
+}
+
 /// The memory, and who fills it. Those who write to it are dropped first.
 pub struct Memory {
+    _watch: Watch,
     pub(crate) pump: Pump,
     pub(crate) experts: Option<Experts>,
     pub(crate) ring: Option<Region>,
@@ -95,8 +112,14 @@ pub struct Memory {
     /// What is streamed takes at most this much of the ring at a time.
     pub(crate) max_piece_bytes: u64,
     _touch_ahead: Option<TouchAhead>,
-    _pins: Option<Region>,
+    /// Weights that are too small to be worth giving back.
+    _small: Option<Region>,
     _slots: Option<Region>,
+    pub(crate) elastic: Arc<Elastic>,
+    /// Whether nobody has said what is to be kept.
+    pub(crate) may_grow: bool,
+    /// Whether a ring may be made, if there is none.
+    pub(crate) may_stream: bool,
     pub shares: Shares,
 }
 
@@ -116,117 +139,72 @@ impl Memory {
     }
 }
 
-/// Who got what.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Shares {
-    pub budget_bytes: u64,
-    /// Private memory of the process when the first graph came: not for weights.
-    pub other_bytes: u64,
-    /// All weights but looked-up rows.
-    pub weight_bytes: u64,
-    pub pinned_bytes: u64,
-    pub ring_bytes: u64,
-    /// Bytes that go through the ring for each token.
-    pub streamed_bytes: u64,
-    pub expert_bytes: u64,
-    pub expert_slots: u32,
-    pub expert_pools: u32,
-    /// Left to the page cache, without looked-up rows.
-    pub mapped_bytes: u64,
-}
-
-impl Shares {
-    /// Whether nothing but what is too small to matter is kept, streamed or cached.
-    pub fn is_nothing_fed(&self) -> bool {
-        let fed = [self.streamed_bytes, self.expert_bytes];
-        // Small weights are kept wherever they fit; they are a hundredth of a model.
-        fed == [0, 0] && self.pinned_bytes <= self.weight_bytes / 50
-    }
-
-    /// What is fed, or why nothing is and what to change.
-    pub fn sentence(&self, advice: Option<&str>) -> String {
-        let budget = size(self.budget_bytes);
-        if !self.is_nothing_fed() {
-            let mut parts = vec![format!("{} kept", size(self.pinned_bytes))];
-            if self.streamed_bytes > 0 {
-                let (streamed, ring) = (size(self.streamed_bytes), size(self.ring_bytes));
-                parts.push(format!("{streamed} streamed through a ring of {ring}"));
-            }
-            if self.expert_bytes > 0 {
-                let (slots, bytes) = (self.expert_slots, size(self.expert_bytes));
-                parts.push(format!("experts in {slots} slots a layer ({bytes})"));
-            }
-            if self.mapped_bytes > 0 {
-                parts.push(format!(
-                    "{} left to the page cache",
-                    size(self.mapped_bytes)
-                ));
-            }
-            let mut line = format!("fed within {budget}: {}", parts.join(", "));
-            if let Some(advice) = advice.filter(|_| self.mapped_bytes > self.weight_bytes / 2) {
-                line.push_str(&format!("; to feed more: {advice}"));
-            }
-            return line;
-        }
-        let taken = self.other_bytes + MARGIN_BYTES;
-        let mut line = format!(
-            "not fed: of {budget} the program itself asks for {} and {} are kept free, so {} left \
-             for {} of weights, which come through the page cache",
-            size(self.other_bytes),
-            size(MARGIN_BYTES),
-            match self.budget_bytes.saturating_sub(taken) {
-                0 => "nothing is".to_owned(),
-                left => format!("only {} are", size(left)),
-            },
-            size(self.weight_bytes)
-        );
-        if let Some(advice) = advice {
-            line.push_str(&format!("; to change that: {advice}"));
-        }
-        line
-    }
-}
-
 pub(crate) fn set_up(
     props: &Props,
     weights: &mut Weights,
-    groups: &[Vec<u32>],
-    stats: &Stats,
+    situation: Situation<'_>,
+    stats: &Arc<Stats>,
     notes: &mut Vec<String>,
 ) -> Result<Memory, FeedError> {
-    let other_bytes = private_bytes();
-    let weights_bytes = props
-        .budget_bytes
+    let Situation {
+        meter,
+        coming_bytes,
+        groups,
+    } = situation;
+    let files = weights.files.clone();
+    let elastic = Elastic::new(meter, files, props.budget_bytes, stats.clone());
+    let level = elastic.level();
+    let other_bytes = level.used_bytes + coming_bytes;
+    let weights_bytes = elastic
+        .limit_bytes
         .saturating_sub(other_bytes)
-        .saturating_sub(MARGIN_BYTES);
-    let choice = choice(props, weights, groups, weights_bytes, notes);
+        .saturating_sub(margin_bytes(elastic.limit_bytes));
+    let facts = facts(weights, groups);
+    let planned = planned(props, &facts, weights_bytes, notes);
+    let may_grow = props.strategies.pin && planned.is_none();
+    let choice = planned.unwrap_or_else(|| {
+        let alignment_bytes = weights.files.alignment_bytes;
+        let choose = |bytes| choose(props, &facts, bytes, alignment_bytes);
+        let choice = choose(weights_bytes);
+        match shortfall_bytes(&choice, &facts, level, coming_bytes) {
+            0 => choice,
+            bytes => choose(weights_bytes.saturating_sub(bytes)),
+        }
+    });
     let alignment = weights.files.alignment_bytes;
-    let mut refused = Refused::default();
-    let mut region = |bytes: u64| -> Result<Option<Region>, FeedError> {
+    let refused = Cell::new(Refused::default());
+    let note_refused = |not_granted: Refused| {
+        refused.set(Refused {
+            huge_pages: refused.get().huge_pages || not_granted.huge_pages,
+            lock: refused.get().lock || not_granted.lock,
+        });
+    };
+    let region = |bytes: u64| -> Result<Option<Region>, FeedError> {
         if bytes == 0 {
             return Ok(None);
         }
         let (region, not_granted) =
             Region::new(bytes).map_err(|cause| FeedError::Memory { bytes, cause })?;
-        refused.huge_pages |= not_granted.huge_pages;
-        refused.lock |= not_granted.lock;
+        note_refused(not_granted);
+        elastic.add_fixed(&region);
         Ok(Some(region))
     };
 
-    let spaces: Vec<u64> = choice
+    let (small, large): (Vec<usize>, Vec<usize>) = choice
         .pinned
         .iter()
-        .map(|&w| {
-            let planned = weights.planned(w as u32, crate::pump::Place::Ring);
-            planned.bytes.next_multiple_of(alignment.max(64))
-        })
-        .collect();
-    let pins = region(spaces.iter().sum())?;
-    if let Some(pins) = &pins {
+        .partition(|&&w| weights.list[w].bytes < elastic::MIN_BYTES);
+    let spaces = small.iter().map(|&w| {
+        let planned = weights.planned(w as u32, Place::Ring);
+        planned.bytes.next_multiple_of(alignment.max(64))
+    });
+    let spaces: Vec<u64> = spaces.collect();
+    let small_region = region(spaces.iter().sum())?;
+    if let Some(region) = &small_region {
         let mut at = 0;
-        for (&weight, &bytes) in choice.pinned.iter().zip(&spaces) {
+        for (&weight, &bytes) in small.iter().zip(&spaces) {
             weights.list[weight].fate = Fate::Pinned {
-                address: pins.place(at, bytes),
+                address: region.place(at, bytes),
                 is_loaded: false,
             };
             at += bytes;
@@ -236,6 +214,17 @@ pub(crate) fn set_up(
         weights.list[weight].fate = Fate::Streamed;
     }
     let ring = region(choice.ring_bytes)?;
+    for weight in large {
+        let planned = weights.planned(weight as u32, Place::Ring);
+        let kept = elastic.keep(&planned);
+        let bytes = planned.bytes;
+        let (address, not_granted) = kept.map_err(|cause| FeedError::Memory { bytes, cause })?;
+        note_refused(not_granted);
+        weights.list[weight].fate = Fate::Pinned {
+            address,
+            is_loaded: false,
+        };
+    }
     let max_piece_bytes = choice.ring_bytes / plan::choose::RING_WEIGHTS;
 
     let method = match weights.files.is_direct {
@@ -298,7 +287,7 @@ pub(crate) fn set_up(
             if let (Some(experts), ReadAhead::Experts) = (&mut experts, props.read_ahead) {
                 experts.guess_with(Ahead::start(ahead_reader)?);
             }
-            let whole = |&w: &usize| weights.planned(w as u32, crate::pump::Place::Ring).bytes;
+            let whole = |&w: &usize| weights.planned(w as u32, Place::Ring).bytes;
             let sliced = choice.sliced.iter().map(whole);
             let streamed = choice
                 .streamed
@@ -320,98 +309,101 @@ pub(crate) fn set_up(
             advise_random(weight.original, weight.bytes);
         }
     }
-    if refused.huge_pages {
+    if refused.get().huge_pages {
         notes.push("the kernel has no huge pages: reading costs more of the processor".into());
     }
-    if refused.lock {
+    if refused.get().lock {
         notes.push(
             "memory could not be locked (ulimit -l): under pressure it may be swapped out".into(),
         );
     }
-    let sum = |list: &[usize]| list.iter().map(|&w| weights.list[w].bytes).sum::<u64>();
-    let is_read = |w: &&usize| weights.list[**w].usage != Usage::Rows;
-    let mapped: Vec<usize> = choice.mapped.iter().filter(is_read).copied().collect();
-    let all: Vec<usize> = (0..weights.list.len()).collect();
-    let shares = Shares {
+    let mut shares = Shares {
         budget_bytes: props.budget_bytes,
         other_bytes,
-        weight_bytes: sum(&all.iter().filter(is_read).copied().collect::<Vec<_>>()),
-        pinned_bytes: sum(&choice.pinned),
         ring_bytes: ring.as_ref().map_or(0, Region::len),
-        streamed_bytes: sum(&choice.streamed),
         expert_bytes: slots.as_ref().map_or(0, Region::len),
         expert_slots: choice.experts.map_or(0, |e| e.slots),
         expert_pools: choice.experts.map_or(0, |e| e.pools),
-        mapped_bytes: sum(&mapped),
+        ..Shares::default()
     };
+    shares.follow(weights);
     notes.push(shares.sentence(props.advice.as_deref()));
+    let elastic = Arc::new(elastic);
     Ok(Memory {
+        _watch: Watch::start(elastic.clone()),
         pump,
         experts,
         ring,
         whole_ring,
         max_piece_bytes,
         _touch_ahead: touch_ahead,
-        _pins: pins,
+        _small: small_region,
         _slots: slots,
+        elastic,
+        may_grow,
+        may_stream: props.strategies.stream && may_grow,
         shares,
     })
 }
 
-/// As the plan says, if there is one and it fits; or the best.
-fn choice(
+/// The weights as crate `plan` sees them.
+fn facts(weights: &Weights, groups: &[Vec<u32>]) -> Vec<Weight> {
+    let numbered = (0u32..).zip(&weights.list);
+    let fact = |(number, weight): (u32, &WeightInMemory)| {
+        let layer = groups.iter().position(|group| group.contains(&number));
+        Weight {
+            name: weight.name.clone(),
+            bytes: weight.bytes,
+            row_bytes: weight.row_bytes,
+            layer: layer.map(|layer| layer as u32),
+            usage: match weight.usage {
+                Usage::Rows => Use::Rows,
+                // Experts that no layer routes to alone are read whole.
+                Usage::Experts { .. } if layer.is_none() => Use::Whole,
+                Usage::Whole => Use::Whole,
+                Usage::Experts {
+                    count,
+                    used,
+                    slice_bytes,
+                } => Use::Experts {
+                    count,
+                    used,
+                    slice_bytes,
+                },
+            },
+        }
+    };
+    numbered.map(fact).collect()
+}
+
+/// What the plan says, if there is one and it fits.
+fn planned(
     props: &Props,
-    weights: &Weights,
-    groups: &[Vec<u32>],
+    facts: &[Weight],
     weights_bytes: u64,
     notes: &mut Vec<String>,
-) -> Choice {
-    let alignment_bytes = weights.files.alignment_bytes;
-    let facts: Vec<Weight> = (0u32..)
-        .zip(&weights.list)
-        .map(|(number, weight)| {
-            let layer = groups.iter().position(|group| group.contains(&number));
-            Weight {
-                name: weight.name.clone(),
-                bytes: weight.bytes,
-                row_bytes: weight.row_bytes,
-                layer: layer.map(|layer| layer as u32),
-                usage: match weight.usage {
-                    Usage::Rows => Use::Rows,
-                    // Experts that no layer routes to alone are read whole.
-                    Usage::Experts { .. } if layer.is_none() => Use::Whole,
-                    Usage::Whole => Use::Whole,
-                    Usage::Experts {
-                        count,
-                        used,
-                        slice_bytes,
-                    } => Use::Experts {
-                        count,
-                        used,
-                        slice_bytes,
-                    },
-                },
-            }
-        })
-        .collect();
-    if let Some(plan) = &props.plan {
-        let mut planned = plan.choice(&facts);
-        // In the file's facts they may be what the graph does not make of them.
-        let is_sliced = |w: &usize| matches!(facts[*w].usage, Use::Experts { .. });
-        let (sliced, other) = planned.sliced.iter().copied().partition(is_sliced);
-        planned.sliced = sliced;
-        planned.mapped.extend::<Vec<usize>>(other);
-        let pinned = planned.pinned.iter().map(|&w| weights.list[w].bytes);
-        let experts = planned.experts.map_or(0, |e| e.bytes);
-        let wanted = pinned.sum::<u64>() + planned.ring_bytes + experts;
-        if wanted <= weights_bytes {
-            return planned;
-        }
-        notes.push(format!(
-            "the plan wants {wanted} bytes for weights and {weights_bytes} are left of the budget: \
-             shared out anew"
-        ));
+) -> Option<Choice> {
+    let mut planned = props.plan.as_ref()?.choice(facts);
+    // In the file's facts they may be what the graph does not make of them.
+    let is_sliced = |w: &usize| matches!(facts[*w].usage, Use::Experts { .. });
+    let (sliced, other) = planned.sliced.iter().copied().partition(is_sliced);
+    planned.sliced = sliced;
+    planned.mapped.extend::<Vec<usize>>(other);
+    let pinned = planned.pinned.iter().map(|&w| facts[w].bytes);
+    let experts = planned.experts.map_or(0, |e| e.bytes);
+    let wanted = pinned.sum::<u64>() + planned.ring_bytes + experts;
+    if wanted <= weights_bytes {
+        return Some(planned);
     }
+    notes.push(format!(
+        "the plan wants {wanted} bytes for weights and {weights_bytes} are left of the budget: \
+         shared out anew"
+    ));
+    None
+}
+
+/// The best use of so much memory.
+fn choose(props: &Props, facts: &[Weight], weights_bytes: u64, alignment_bytes: u64) -> Choice {
     let wanted = Wanted {
         weights_bytes,
         strategies: props.strategies,
@@ -419,65 +411,29 @@ fn choice(
         depth: props.depth,
         alignment_bytes,
     };
-    choose_for(&facts, &wanted, &props.machine)
+    choose_for(facts, &wanted, &props.machine)
+}
+
+/// Slots of experts are not given back. So beside them there has to be room for all that the
+/// program has asked for, but for what the kept weights can give: what is lacking for that.
+fn shortfall_bytes(choice: &Choice, facts: &[Weight], level: Level, coming_bytes: u64) -> u64 {
+    if choice.experts.is_none() {
+        return 0;
+    }
+    let glance = level.glance;
+    let untouched = glance.asked_bytes.saturating_sub(glance.private_bytes);
+    let kept = choice.pinned.iter().map(|&w| facts[w].bytes);
+    let elastic: u64 = kept.filter(|bytes| *bytes >= SMALL_BYTES).sum();
+    untouched.saturating_sub(coming_bytes + elastic)
 }
 
 /// Rows are looked up here and there: reading ahead of them is for nothing.
 fn advise_random(address: usize, bytes: u64) {
-    // SAFETY: takes and answers a number.
-    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // AArch64 has kernels with pages of 64 KiB.
-    let page_bytes = usize::try_from(page_bytes).unwrap_or(64 << 10);
+    let page_bytes = page_bytes();
     let start = address.next_multiple_of(page_bytes);
     let end = (address + bytes as usize) / page_bytes * page_bytes;
     if start < end {
         // SAFETY: advice about whole pages of a file's mapping.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_RANDOM) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    #[test]
-    fn it_is_said_whether_and_why_not_and_what_to_change() {
-        let nothing = Shares {
-            budget_bytes: 260 * MIB,
-            other_bytes: 700 * MIB,
-            weight_bytes: 241 * MIB,
-            pinned_bytes: MIB / 2,
-            mapped_bytes: 240 * MIB,
-            ..Shares::default()
-        };
-        assert_eq!(
-            nothing.sentence(Some("--ubatch-size 32 frees about 480.0 MiB")),
-            "not fed: of 260.0 MiB the program itself asks for 700.0 MiB and 40.0 MiB are kept \
-             free, so nothing is left for 241.0 MiB of weights, which come through the page \
-             cache; to change that: --ubatch-size 32 frees about 480.0 MiB"
-        );
-        let little = Shares {
-            other_bytes: 100 * MIB,
-            pinned_bytes: 90 * MIB,
-            mapped_bytes: 151 * MIB,
-            ..nothing
-        };
-        assert_eq!(
-            little.sentence(Some("--memory 400M")),
-            "fed within 260.0 MiB: 90.0 MiB kept, 151.0 MiB left to the page cache; to feed more: \
-             --memory 400M"
-        );
-        let well = Shares {
-            streamed_bytes: 151 * MIB,
-            ring_bytes: 48 * MIB,
-            mapped_bytes: 0,
-            ..little
-        };
-        assert_eq!(
-            well.sentence(Some("--memory 400M")),
-            "fed within 260.0 MiB: 90.0 MiB kept, 151.0 MiB streamed through a ring of 48.0 MiB"
-        );
     }
 }

@@ -1,7 +1,7 @@
 //! What feeding has done so far, for whoever looks while it runs.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,11 @@ pub struct Stats {
     read_ahead: AtomicU64,
     used_ahead: AtomicU64,
     foreseen: AtomicU64,
+    grown: AtomicU64,
+    grown_bytes: AtomicU64,
+    given: AtomicU64,
+    given_bytes: AtomicU64,
+    used: Mutex<Samples>,
 }
 
 /// The figures at one moment.
@@ -48,11 +53,22 @@ pub struct Snapshot {
     pub experts_used_ahead: u64,
     /// Experts chosen that were foreseen, whether they had to be read or not.
     pub experts_foreseen: u64,
+    /// How often weights were kept in addition, and their bytes.
+    pub times_grown: u64,
+    pub grown_bytes: u64,
+    /// How often weights gave memory back because others needed it, and how much.
+    pub times_given: u64,
+    pub given_bytes: u64,
+    /// Memory of the budget that was in use before each evaluation, pages of files that the
+    /// kernel may take back left out: the median, and the most.
+    pub used_bytes: u64,
+    pub max_used_bytes: u64,
 }
 
 impl Stats {
     pub fn snapshot(&self) -> Snapshot {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         Snapshot {
             evaluations: get(&self.evaluations),
             bytes_read: get(&self.work.bytes),
@@ -67,11 +83,32 @@ impl Stats {
             experts_read_ahead: get(&self.read_ahead),
             experts_used_ahead: get(&self.used_ahead),
             experts_foreseen: get(&self.foreseen),
+            times_grown: get(&self.grown),
+            grown_bytes: get(&self.grown_bytes),
+            times_given: get(&self.given),
+            given_bytes: get(&self.given_bytes),
+            used_bytes: used.median(),
+            max_used_bytes: used.max,
         }
     }
 
     pub(crate) fn evaluation(&self) {
         self.evaluations.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn grown(&self, bytes: u64) {
+        add(&self.grown, 1);
+        add(&self.grown_bytes, bytes);
+    }
+
+    pub(crate) fn given(&self, bytes: u64) {
+        add(&self.given, 1);
+        add(&self.given_bytes, bytes);
+    }
+
+    pub(crate) fn used(&self, bytes: u64) {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.add(bytes);
     }
 
     pub(crate) fn waited(&self, time: Duration) {
@@ -97,6 +134,61 @@ impl Stats {
     }
 }
 
+/// Values of a run of any length, of which a few hundred are kept, evenly spread.
+#[derive(Debug, Default)]
+struct Samples {
+    values: Vec<u64>,
+    /// One of so many is kept, to the power of two.
+    thinned: u32,
+    count: u64,
+    max: u64,
+}
+
+impl Samples {
+    const MAX_VALUES: usize = 512;
+
+    fn add(&mut self, value: u64) {
+        self.max = self.max.max(value);
+        if self.count.is_multiple_of(1 << self.thinned) {
+            if self.values.len() == Samples::MAX_VALUES {
+                self.thinned += 1;
+                let mut is_kept = false;
+                self.values.retain(|_| {
+                    is_kept = !is_kept;
+                    is_kept
+                });
+            }
+            self.values.push(value);
+        }
+        self.count += 1;
+    }
+
+    fn median(&self) -> u64 {
+        let mut sorted = self.values.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or(0)
+    }
+}
+
 fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_many_values_is_found_in_a_few() {
+        let mut samples = Samples::default();
+        assert_eq!((samples.median(), samples.max), (0, 0));
+        (0..100_001).for_each(|value| samples.add(value));
+        assert!(samples.values.len() <= Samples::MAX_VALUES);
+        assert!(
+            samples.median().abs_diff(50_000) < 500,
+            "{}",
+            samples.median()
+        );
+        assert_eq!(samples.max, 100_000);
+    }
 }

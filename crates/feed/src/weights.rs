@@ -12,6 +12,7 @@ use ggml::{Op, OpNumbers, RawTensor, StepNodes, Tensor};
 use crate::error::FeedError;
 use crate::files::{Cache, Files, Mapping, mappings};
 use crate::pump::{Place, Planned};
+use crate::usage::ModelFileId;
 
 /// How a graph uses a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,7 @@ unsafe impl Send for WeightInMemory {}
 pub struct Weights {
     pub list: Vec<WeightInMemory>,
     pub files: Arc<Files>,
+    pub file_ids: Vec<ModelFileId>,
     pub direct_refused: Option<String>,
     by_tensor: HashMap<*const RawTensor, u32>,
 }
@@ -128,6 +130,7 @@ impl Weights {
         Ok(Weights {
             list,
             files: Arc::new(files),
+            file_ids: used.iter().map(|file| (file.device, file.inode)).collect(),
             direct_refused,
             by_tensor,
         })

@@ -37,6 +37,7 @@ use crate::{
     needs::{self, model_of},
     planning::{self, USUAL_DISK},
     program::{self, preload, typed, why},
+    report::changes,
 };
 
 /// What is to be fed, and how.
@@ -333,7 +334,7 @@ pub fn sentence(shares: Option<&Shares>, fed: &Snapshot) -> String {
         }
         if shares.mapped_bytes > 0 {
             parts.push(format!(
-                "{} left to the page cache (the program asked for {} besides)",
+                "{} left to the page cache (the program used {} besides)",
                 HumanBytes(shares.mapped_bytes),
                 HumanBytes(shares.other_bytes)
             ));
@@ -347,6 +348,17 @@ pub fn sentence(shares: Option<&Shares>, fed: &Snapshot) -> String {
                 HumanBytes(shares.expert_bytes)
             ));
         }
+    }
+    parts.extend(changes(
+        (fed.times_grown, fed.grown_bytes),
+        (fed.times_given, fed.given_bytes),
+    ));
+    if let Some(shares) = shares.filter(|_| fed.used_bytes > 0) {
+        parts.push(format!(
+            "mostly {} of {} in use",
+            HumanBytes(fed.used_bytes),
+            HumanBytes(shares.budget_bytes)
+        ));
     }
     if fed.repeated_reads > 0 {
         parts.push(format!("{} repeated", count(fed.repeated_reads, "read")));

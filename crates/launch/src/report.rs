@@ -91,6 +91,22 @@ pub struct Fed {
     pub experts_used_ahead: u64,
     pub experts_foreseen: u64,
     pub bytes_read_before: u64,
+    /// Memory of the budget that was in use before each evaluation, pages of files that the
+    /// kernel may take back left out: the median, and the most.
+    #[serde(default)]
+    pub used_bytes: u64,
+    #[serde(default)]
+    pub max_used_bytes: u64,
+    /// How often weights were kept in addition, because memory was free, and their bytes.
+    #[serde(default)]
+    pub times_grown: u64,
+    #[serde(default)]
+    pub grown_bytes: u64,
+    /// How often weights gave memory back, because others needed it, and how much.
+    #[serde(default)]
+    pub times_given: u64,
+    #[serde(default)]
+    pub given_bytes: u64,
 }
 
 impl Fed {
@@ -111,6 +127,12 @@ impl Fed {
             experts_used_ahead: after.experts_used_ahead - before.experts_used_ahead,
             experts_foreseen: after.experts_foreseen - before.experts_foreseen,
             bytes_read_before: before.bytes_read,
+            used_bytes: after.used_bytes,
+            max_used_bytes: after.max_used_bytes,
+            times_grown: after.times_grown,
+            grown_bytes: after.grown_bytes,
+            times_given: after.times_given,
+            given_bytes: after.given_bytes,
         }
     }
 
@@ -177,6 +199,10 @@ impl Report {
             if fed.repeated_reads > 0 {
                 parts.push(format!("{} repeated", count(fed.repeated_reads, "read")));
             }
+            parts.extend(changes(
+                (fed.times_grown, fed.grown_bytes),
+                (fed.times_given, fed.given_bytes),
+            ));
             if fed.too_many_experts > 0 {
                 parts.push(format!(
                     "{} of more experts than slots went through the page cache",
@@ -200,11 +226,8 @@ impl Report {
             );
         }
         if let (Some(peak), Some(limit)) = (self.peak_bytes, self.limit_bytes) {
-            eprintln!(
-                "tensorscope: at most {} of memory, of {} allowed",
-                HumanBytes(peak),
-                HumanBytes(limit)
-            );
+            let mostly = self.fed.map_or(0, |fed| fed.used_bytes);
+            eprintln!("tensorscope: {}", memory_sentence(peak, mostly, limit));
         }
     }
 }
@@ -227,6 +250,29 @@ pub fn tokens_per_second(tokens: &[u32], seconds: &[f64]) -> Option<f64> {
 pub fn per_token(bytes: &[u64], tokens: &[u32]) -> Option<f64> {
     let tokens: u32 = tokens.iter().sum();
     (tokens > 0).then(|| bytes.iter().sum::<u64>() as f64 / f64::from(tokens))
+}
+
+/// How much memory there was at most, and mostly if that is known, of what was allowed.
+fn memory_sentence(peak_bytes: u64, used_bytes: u64, limit_bytes: u64) -> String {
+    let (peak, limit) = (HumanBytes(peak_bytes), HumanBytes(limit_bytes));
+    match used_bytes {
+        0 => format!("at most {peak} of memory, of {limit} allowed"),
+        used => {
+            let share = used as f64 / limit_bytes.max(1) as f64 * 100.0;
+            let used = HumanBytes(used);
+            format!("at most {peak} of memory, mostly {used} ({share:.0} %), of {limit} allowed")
+        }
+    }
+}
+
+/// How often what is kept has changed with what the program used: turns and bytes.
+pub(crate) fn changes(grown: (u64, u64), given: (u64, u64)) -> impl Iterator<Item = String> {
+    let part = |(turns, bytes): (u64, u64), how: &str| {
+        let part = format!("{} {how} in {}", HumanBytes(bytes), count(turns, "turn"));
+        (turns > 0).then_some(part)
+    };
+    let grown = part(grown, "more were kept");
+    grown.into_iter().chain(part(given, "were given back"))
 }
 
 fn median(values: &[f64]) -> Option<f64> {

@@ -1,6 +1,8 @@
 //! `tensorscope run -- PROGRAM`: a program whose weights are fed prints what it prints
 //! without us, and where it cannot be fed it runs as it is.
 
+mod room;
+
 use std::{
     fs,
     path::{Path, PathBuf},

@@ -1,6 +1,8 @@
 //! Whatever is fed in whatever way, what comes out is bit for bit what llama.cpp alone
 //! gives.
 
+mod room;
+
 use std::{ops::ControlFlow, path::Path};
 
 use capture::BatchToken;
