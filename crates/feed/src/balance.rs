@@ -60,7 +60,7 @@ impl Claims {
 }
 
 /// Memory that the program has asked for, less than it has touched since.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// What was asked for and what was used when it was calm.
     before: Option<(u64, u64)>,
@@ -69,11 +69,22 @@ pub struct Asked {
     calm: u32,
 }
 
+impl Default for Asked {
+    /// At first it is calm: all that was asked for was asked for long ago.
+    fn default() -> Asked {
+        Asked {
+            before: None,
+            last_bytes: u64::MAX,
+            calm: CALM_EVALUATIONS,
+        }
+    }
+}
+
 impl Asked {
     /// Of what was asked for lately, what is still untouched. Of a large amount all of it is
     /// taken to be about to be used.
     pub fn coming_bytes(&mut self, asked_bytes: u64, others_bytes: u64) -> u64 {
-        if asked_bytes > self.last_bytes + MIN_ASKED_BYTES / 2 {
+        if asked_bytes > self.last_bytes.saturating_add(MIN_ASKED_BYTES / 2) {
             self.calm = 0;
         }
         self.last_bytes = asked_bytes;

@@ -13,6 +13,7 @@
 //!
 //! What is still being read is never given back: the disk writes to it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
@@ -34,6 +35,8 @@ const GLANCE_EVERY: Duration = Duration::from_millis(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Changes below this are nothing new.
 const NOISE_BYTES: u64 = 512 << 10;
+/// Evaluations after which a ring has touched what it will.
+const SETTLED_EVALUATIONS: u32 = 8;
 /// Smaller weights are kept with others in one place, and not given back.
 pub const MIN_BYTES: u64 = 64 << 10;
 /// Larger weights are given back only when smaller ones are not enough.
@@ -47,12 +50,36 @@ pub struct Elastic {
     state: Mutex<State>,
 }
 
+/// What is kept in one place: a weight, or of one that comes in pieces the piece that
+/// starts at this byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub weight: u32,
+    pub part: Option<u64>,
+}
+
+impl Key {
+    pub fn of(weight: u32) -> Key {
+        Key { weight, part: None }
+    }
+
+    /// Pieces before whole weights, which save more.
+    fn turn(self) -> (bool, u32, Reverse<Option<u64>>) {
+        (
+            self.part.is_none(),
+            turn_of(self.weight),
+            Reverse(self.part),
+        )
+    }
+}
+
 #[derive(Default)]
 struct State {
-    /// By weight.
-    pins: BTreeMap<u32, Pin>,
-    /// Places of weights that are never given back: addresses, and whether all pages are there.
-    fixed: Vec<(Range<usize>, bool)>,
+    pins: BTreeMap<Key, Pin>,
+    /// Places of weights that are never given back: addresses, and bytes that were there.
+    fixed: Vec<(Range<usize>, u64)>,
+    /// Evaluations since there was one place more.
+    evaluations: u32,
     asked: Asked,
     seen: Option<Seen>,
 }
@@ -106,7 +133,9 @@ impl Elastic {
 
     /// A region that stays.
     pub fn add_fixed(&self, region: &Region) {
-        self.state().fixed.push((addresses(region), false));
+        let mut state = self.state();
+        state.fixed.push((addresses(region), 0));
+        state.evaluations = 0;
     }
 
     /// It does not stay, after all.
@@ -115,14 +144,19 @@ impl Elastic {
         self.state().fixed.retain(|fixed| fixed.0 != addresses);
     }
 
-    /// A place for a weight that is to be kept: the address to read it to.
-    pub fn keep(&self, planned: &Planned) -> io::Result<(usize, Refused)> {
+    /// No pieces are kept any more; none is being read.
+    pub fn remove_parts(&self) {
+        self.state().pins.retain(|key, _| key.part.is_none());
+    }
+
+    /// A place for what is to be kept: the address to read it to.
+    pub fn keep(&self, key: Key, planned: &Planned) -> io::Result<(usize, Refused)> {
         let page_bytes = page_bytes() as u64;
         let inside = planned.offset % page_bytes;
         let (region, refused) = Region::new(inside + planned.bytes)?;
         let address = region.place(inside, planned.bytes);
         let mut state = self.state();
-        let pin = state.pins.entry(planned.weight).or_insert(Pin {
+        let pin = state.pins.entry(key).or_insert(Pin {
             inside: inside as usize,
             bytes: region.len(),
             file: planned.file,
@@ -137,9 +171,9 @@ impl Elastic {
     }
 
     /// It was read: the address where it is from now on. `None` if it has no place here.
-    pub fn loaded(&self, weight: u32) -> io::Result<Option<usize>> {
+    pub fn loaded(&self, key: Key) -> io::Result<Option<usize>> {
         let mut state = self.state();
-        let Some(pin) = state.pins.get_mut(&weight) else {
+        let Some(pin) = state.pins.get_mut(&key) else {
             return Ok(None);
         };
         if let Some(region) = pin.loading.take() {
@@ -153,22 +187,26 @@ impl Elastic {
         Ok(pin.home.as_ref().map(|home| home.place(inside, 0)))
     }
 
-    /// Bytes that a weight takes when it is kept.
+    /// Bytes that it takes when it is kept.
     pub fn bytes_of(planned: &Planned) -> u64 {
         let page_bytes = page_bytes() as u64;
         let inside = planned.offset % page_bytes;
         (inside + planned.bytes).next_multiple_of(page_bytes)
     }
 
-    /// Weights whose memory was given back since the last call.
-    pub fn take_given(&self) -> Vec<u32> {
+    /// What was given back since the last call.
+    pub fn take_given(&self) -> Vec<Key> {
         let mut state = self.state();
-        let news = state.pins.iter_mut().filter(|(_, pin)| pin.is_news);
-        news.map(|(&weight, pin)| {
-            pin.is_news = false;
-            weight
-        })
-        .collect()
+        let mut given = Vec::new();
+        state.pins.retain(|&key, pin| {
+            if !std::mem::take(&mut pin.is_news) {
+                return true;
+            }
+            given.push(key);
+            // To a piece only tensors of ours point, and anew for each evaluation.
+            key.part.is_none()
+        });
+        given
     }
 
     /// Before an evaluation that touches so many bytes for the first time. What is
@@ -184,6 +222,7 @@ impl Elastic {
         };
         let given = self.give(&mut state, lack.lack_bytes());
         state.asked.evaluated(claims.others_bytes);
+        state.evaluations = state.evaluations.saturating_add(1);
         let after = Claims {
             coming_bytes,
             own_bytes: claims.own_bytes - given,
@@ -192,13 +231,16 @@ impl Elastic {
         after.lack_bytes()
     }
 
-    /// What may be kept in addition, when it was calm for a while.
-    pub fn room_bytes(&self) -> u64 {
+    /// What may be kept in addition, when it was calm for a while, before an evaluation that
+    /// touches so many bytes for the first time.
+    pub fn room_bytes(&self, coming_bytes: u64) -> u64 {
         let mut state = self.state();
-        match state.asked.is_calm() {
-            true => self.claims(&mut state).room_bytes(),
-            false => 0,
+        if !state.asked.is_calm() {
+            return 0;
         }
+        let mut claims = self.claims(&mut state);
+        claims.coming_bytes = claims.coming_bytes.max(coming_bytes);
+        claims.room_bytes()
     }
 
     /// A glance at any time.
@@ -213,28 +255,42 @@ impl Elastic {
     }
 
     fn claims(&self, state: &mut State) -> Claims {
-        let own_bytes = state.own_bytes();
-        let glance = self.meter.glance(own_bytes);
+        let asked_by_us = state.asked_bytes();
+        let glance = self.meter.glance(asked_by_us);
         let known = state
             .seen
             .filter(|seen| seen.at.elapsed() < LOOK_EVERY && seen.level.glance.is_about(glance));
-        let seen = known.unwrap_or_else(|| {
-            let resident_bytes = state.resident_bytes();
-            Seen {
-                at: Instant::now(),
-                level: self.meter.level(resident_bytes, own_bytes),
-                resident_bytes,
-            }
-        });
+        let seen = known.unwrap_or_else(|| self.look(state, asked_by_us));
         state.seen = Some(seen);
         let others_bytes = seen.level.used_bytes.saturating_sub(seen.resident_bytes);
         // By the program: our own places are asked for, too.
-        let asked_bytes = glance.asked_bytes.saturating_sub(own_bytes);
+        let asked_bytes = glance.asked_bytes.saturating_sub(asked_by_us);
         Claims {
             limit_bytes: self.limit_bytes,
             others_bytes,
             coming_bytes: state.asked.coming_bytes(asked_bytes, others_bytes),
-            own_bytes,
+            own_bytes: state.own_bytes(),
+        }
+    }
+
+    /// The kernel is asked twice, for what is used and for what of that is ours. While weights
+    /// are being read these belong together only if nothing came in between.
+    fn look(&self, state: &mut State, asked_by_us: u64) -> Seen {
+        const MAX_LOOKS: u32 = 4;
+        let mut looks = 0;
+        let mut before_bytes = state.resident_bytes();
+        loop {
+            looks += 1;
+            let level = self.meter.level(before_bytes, asked_by_us);
+            let resident_bytes = state.resident_bytes();
+            if resident_bytes.abs_diff(before_bytes) < NOISE_BYTES || looks == MAX_LOOKS {
+                return Seen {
+                    at: Instant::now(),
+                    level,
+                    resident_bytes,
+                };
+            }
+            before_bytes = resident_bytes;
         }
     }
 
@@ -244,7 +300,7 @@ impl Elastic {
             return 0;
         }
         let kept = state.pins.iter_mut().filter(|(_, pin)| pin.is_kept);
-        let mut kept: Vec<(u32, &mut Pin)> = kept.map(|(w, pin)| (turn_of(*w), pin)).collect();
+        let mut kept: Vec<(_, &mut Pin)> = kept.map(|(key, pin)| (key.turn(), pin)).collect();
         kept.sort_unstable_by_key(|(turn, pin)| (pin.bytes > LARGE_BYTES.max(lack_bytes), *turn));
         let mut given = 0;
         for (_, pin) in kept {
@@ -275,27 +331,40 @@ impl Glance {
 }
 
 impl State {
+    /// All that they take, or will. What a ring has not touched after a while it does not need:
+    /// weights do not fill it to its end.
     fn own_bytes(&self) -> u64 {
+        let is_settled = self.evaluations > SETTLED_EVALUATIONS;
         let fixed = self
             .fixed
             .iter()
-            .map(|(addresses, _)| addresses.len() as u64);
+            .map(|(addresses, resident_bytes)| match is_settled {
+                true => *resident_bytes,
+                false => addresses.len() as u64,
+            });
+        fixed.sum::<u64>() + self.pin_bytes()
+    }
+
+    /// What was asked for by us.
+    fn asked_bytes(&self) -> u64 {
+        let fixed = self.fixed.iter().map(|fixed| fixed.0.len() as u64);
+        fixed.sum::<u64>() + self.pin_bytes()
+    }
+
+    fn pin_bytes(&self) -> u64 {
         let pins = self.pins.values();
         let pins = pins.filter(|pin| pin.is_kept || pin.loading.is_some());
-        fixed.sum::<u64>() + pins.map(|pin| pin.bytes).sum::<u64>()
+        pins.map(|pin| pin.bytes).sum()
     }
 
     /// Of these, what is there.
     fn resident_bytes(&mut self) -> u64 {
         let mut bytes = 0;
-        for (addresses, is_there) in &mut self.fixed {
-            let length = addresses.len() as u64;
-            let resident = match is_there {
-                true => length,
-                false => resident_bytes(addresses.clone()).unwrap_or(0),
-            };
-            *is_there = resident == length;
-            bytes += resident;
+        for (addresses, resident) in &mut self.fixed {
+            if *resident < addresses.len() as u64 {
+                *resident = resident_bytes(addresses.clone()).unwrap_or(0);
+            }
+            bytes += *resident;
         }
         let of_pin = |pin: &Pin| match (&pin.loading, pin.is_kept) {
             (Some(loading), _) => loading.resident_bytes(),

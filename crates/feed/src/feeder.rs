@@ -12,11 +12,13 @@
 //! 4. After the evaluation all tensors but the pinned ones point at the file's mapping
 //!    again, so that whoever looks at them in between sees the right bytes.
 
+mod install;
 mod leave;
 mod room;
 mod route;
 mod shadow;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +29,10 @@ use ggml::{Graph, OpNumbers, TickRules};
 use trace::origin::Source;
 
 use crate::coming::untouched_bytes;
+use crate::elastic::Key;
 use crate::error::FeedError;
 use crate::origins::Origins;
-use crate::pump::{Place, Planned, Program, RingPlace};
+use crate::pump::{Program, RingPlace};
 use crate::routing::Draw;
 use crate::schedule::{Need, Schedule};
 use crate::setup::{Memory, Props, Situation, set_up};
@@ -73,10 +76,20 @@ enum Trust {
 struct Fed {
     weights: Weights,
     memory: Memory,
+    /// Kept pieces of weights that are streamed.
+    parts: BTreeMap<Key, KeptPart>,
     /// What the pump does after the evaluation that is going on.
     expected: Option<Program>,
     /// Number of the next use.
     next_use: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KeptPart {
+    /// Where its aligned read starts.
+    address: usize,
+    bytes: u64,
+    is_loaded: bool,
 }
 
 /// Where an evaluation is.
@@ -229,97 +242,11 @@ impl Feeder {
         let fed = Fed {
             weights,
             memory,
+            parts: BTreeMap::new(),
             expected: None,
             next_use: 0,
         };
         Ok((fed, notes))
-    }
-
-    /// What the pump reads for this evaluation, and after it.
-    fn install(&mut self) {
-        let Some(fed) = &mut self.fed else {
-            return;
-        };
-        let is_whole = self.run.is_whole;
-        let mut now: Vec<Planned> = Vec::new();
-        let mut later: Vec<Planned> = Vec::new();
-        let is_shadowed = |need: &Need| {
-            let sliced = matches!(
-                fed.weights.list[need.weight as usize].fate,
-                Fate::Sliced { .. }
-            );
-            sliced && !is_whole
-        };
-        let mut first_uses: Vec<u32> = Vec::new();
-        for need in self.schedule.needs.iter().filter(|need| !is_shadowed(need)) {
-            let number = need.weight;
-            match fed.weights.list[number as usize].fate {
-                Fate::Pinned {
-                    address,
-                    is_loaded: false,
-                } if !first_uses.contains(&number) => {
-                    first_uses.push(number);
-                    now.push(fed.weights.planned(number, Place::Own(address)));
-                    self.run.uses.push(Use {
-                        need: *need,
-                        is_pin: true,
-                    });
-                }
-                Fate::Pinned { .. } => {
-                    let step = self.schedule.step_of_graph(need.step);
-                    let (source, waited) = (Source::Pinned, Duration::ZERO);
-                    self.origins.whole(step, need.operand, source, waited);
-                }
-                Fate::Streamed if self.trust == Trust::Given => {
-                    let planned = match need.part {
-                        Some(part) => fed.weights.planned_part(number, part, Place::Ring),
-                        None => fed.weights.planned(number, Place::Ring),
-                    };
-                    // What cannot come in pieces that fit stays in the file's mapping.
-                    if planned.bytes > fed.memory.max_piece_bytes {
-                        continue;
-                    }
-                    now.push(planned);
-                    later.push(planned);
-                    self.run.uses.push(Use {
-                        need: *need,
-                        is_pin: false,
-                    });
-                }
-                // Experts of a batch that needs nearly all of them.
-                Fate::Sliced { .. }
-                    if fed.memory.whole_ring.is_some() && self.trust == Trust::Given =>
-                {
-                    now.push(fed.weights.planned(number, Place::Ring));
-                    self.run.uses.push(Use {
-                        need: *need,
-                        is_pin: false,
-                    });
-                }
-                _ => {}
-            }
-        }
-        let has_experts = fed.memory.experts.is_some() && !self.schedule.routings.is_empty();
-        let ring = match fed.memory.whole_ring.filter(|_| is_whole && has_experts) {
-            Some(ring) => {
-                if let Some(experts) = &mut fed.memory.experts {
-                    experts.forget_below(ring.bytes);
-                }
-                ring
-            }
-            None => fed.memory.ring.as_ref().map_or(NO_RING, RingPlace::of),
-        };
-        // Whether another batch follows is not known; a token mostly follows a token.
-        let then = (!is_whole || !has_experts).then(|| Arc::new(later));
-        let is_expected = fed.expected.as_deref() == Some(&now);
-        if !is_expected {
-            let pump = &fed.memory.pump;
-            fed.next_use = pump.install(Arc::new(now), then.clone(), ring);
-        } else if fed.expected != then {
-            fed.memory.pump.continue_with(then.clone());
-        }
-        fed.expected = then;
-        self.run.first_use = fed.next_use;
     }
 
     /// Whether `at_point` has something to do there: all that most ticks ask.
@@ -388,14 +315,23 @@ impl Feeder {
             let step = self.schedule.step_of_graph(next.need.step);
             self.origins.whole(step, next.need.operand, source, waited);
             let weight = &mut fed.weights.list[next.need.weight as usize];
-            if next.is_pin {
+            let key = Key {
+                weight: next.need.weight,
+                part: next.need.part.map(|part| part.0),
+            };
+            if let Some(part) = fed.parts.get_mut(&key).filter(|_| next.is_pin) {
+                let bytes = part.bytes;
+                let loaded = fed.memory.elastic.loaded(key);
+                loaded.map_err(|cause| FeedError::Memory { bytes, cause })?;
+                part.is_loaded = true;
+            } else if next.is_pin {
                 if let Fate::Pinned {
                     address: start,
                     is_loaded,
                 } = &mut weight.fate
                 {
                     let bytes = weight.bytes;
-                    let loaded = fed.memory.elastic.loaded(next.need.weight);
+                    let loaded = fed.memory.elastic.loaded(key);
                     let loaded = loaded.map_err(|cause| FeedError::Memory { bytes, cause })?;
                     // It may have been there before, and views may still point there.
                     let home = loaded.unwrap_or(*start);
@@ -404,12 +340,7 @@ impl Feeder {
                 }
                 point(weight.tensor, address);
             }
-            let (first, end) = next.need.pointers;
-            for pointer in &self.schedule.pointers[first as usize..end as usize] {
-                if !(next.is_pin && pointer.is_root) {
-                    point(pointer.tensor, address + pointer.offset as usize);
-                }
-            }
+            point_all(&self.schedule, &next.need, address);
             self.run.prepared += 1;
         }
         Ok(())
@@ -467,6 +398,14 @@ const NO_RING: RingPlace = RingPlace {
     address: 0,
     bytes: 1,
 };
+
+/// Points what a step reads a weight, or a piece of one, by.
+fn point_all(schedule: &Schedule, need: &Need, address: usize) {
+    let (first, end) = need.pointers;
+    for pointer in &schedule.pointers[first as usize..end as usize] {
+        point(pointer.tensor, address + pointer.offset as usize);
+    }
+}
 
 fn restore(schedule: &Schedule, weights: &Weights, need: &Need) {
     if need.part.is_some() {

@@ -121,7 +121,7 @@ impl Schedule {
                 in_place_of.push((node, pieces));
                 continue;
             }
-            let rows = rows_of(need, weights, max_bytes).filter(|_| is_alone);
+            let rows = rows_of(need.weight, weights, max_bytes).filter(|_| is_alone);
             let (Some((all, rows)), StepNodes::One(node)) = (rows, steps[need.step as usize])
             else {
                 needs.push(Need {
@@ -141,7 +141,6 @@ impl Schedule {
                 self.pointers.push(Pointer {
                     tensor: &raw mut *piece.weight,
                     offset: 0,
-                    is_root: false,
                 });
                 needs.push(Need {
                     step: need.step + more + (self.pieces.len() - first_piece) as u32,
@@ -201,10 +200,23 @@ impl Schedule {
     }
 }
 
+/// Where the pieces of a weight that has to be split start, and their bytes.
+pub fn parts_of(weight: u32, weights: &Weights, max_bytes: u64) -> Vec<(u64, u64)> {
+    let Some((all, rows)) = rows_of(weight, weights, max_bytes) else {
+        return Vec::new();
+    };
+    let row_bytes = weights.list[weight as usize].bytes / all;
+    let first_rows = (0..all).step_by(rows as usize);
+    first_rows
+        .map(|first| (first * row_bytes, rows.min(all - first) * row_bytes))
+        .collect()
+}
+
 /// Rows of a weight that has to be split, and of each piece.
-fn rows_of(need: &Need, weights: &Weights, max_bytes: u64) -> Option<(u64, u64)> {
-    let weight = &weights.list[need.weight as usize];
-    let is_too_large = weights.planned(need.weight, Place::Ring).bytes > max_bytes;
+fn rows_of(number: u32, weights: &Weights, max_bytes: u64) -> Option<(u64, u64)> {
+    let weight = &weights.list[number as usize];
+    let max_bytes = max_bytes.min(weight.max_piece_bytes);
+    let is_too_large = weights.planned(number, Place::Ring).bytes > max_bytes;
     if weight.fate != Fate::Streamed || !is_too_large {
         return None;
     }

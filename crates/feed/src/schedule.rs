@@ -38,7 +38,6 @@ pub struct Need {
 pub struct Pointer {
     pub tensor: *mut RawTensor,
     pub offset: u64,
-    pub is_root: bool,
 }
 
 /// A layer's choice of experts, and the nodes that follow it.
@@ -214,15 +213,11 @@ impl Schedule {
         if known.any(|known| known == tensor) {
             return;
         }
-        let is_root = source.view_src().is_none();
         let at = self.pointers.len() as u32;
         self.pointers.push(Pointer {
             tensor,
-            offset: match is_root {
-                true => 0,
-                false => source.offset_in_root(),
-            },
-            is_root,
+            // Not by address: a view may point where its weight was before.
+            offset: source.declared_offset_in_root(),
         });
         self.needs.push(Need {
             step,

@@ -10,7 +10,7 @@ use plan::{Choice, Machine, NamedChoice, Policy, Strategies, Use, Wanted, Weight
 use crate::ahead::{Ahead, MAX_SLICES_IN_FLIGHT};
 use crate::balance::margin_bytes;
 use crate::depth::Depth;
-use crate::elastic::{self, Elastic, Watch};
+use crate::elastic::{self, Elastic, Key, Watch};
 use crate::error::FeedError;
 use crate::experts::{Experts, Layout};
 use crate::faults::Faults;
@@ -216,7 +216,7 @@ pub(crate) fn set_up(
     let ring = region(choice.ring_bytes)?;
     for weight in large {
         let planned = weights.planned(weight as u32, Place::Ring);
-        let kept = elastic.keep(&planned);
+        let kept = elastic.keep(Key::of(planned.weight), &planned);
         let bytes = planned.bytes;
         let (address, not_granted) = kept.map_err(|cause| FeedError::Memory { bytes, cause })?;
         note_refused(not_granted);
@@ -326,7 +326,7 @@ pub(crate) fn set_up(
         expert_pools: choice.experts.map_or(0, |e| e.pools),
         ..Shares::default()
     };
-    shares.follow(weights);
+    shares.follow(weights, 0);
     notes.push(shares.sentence(props.advice.as_deref()));
     let elastic = Arc::new(elastic);
     Ok(Memory {

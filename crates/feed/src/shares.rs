@@ -25,16 +25,17 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// After fates have changed.
-    pub(crate) fn follow(&mut self, weights: &Weights) {
+    /// After fates have changed. Of weights that are streamed, pieces of `part_bytes` are kept.
+    pub(crate) fn follow(&mut self, weights: &Weights, part_bytes: u64) {
         let sum = |is_it: &dyn Fn(&WeightInMemory) -> bool| {
             let of_it = weights.list.iter().filter(|weight| is_it(weight));
             of_it.map(|weight| weight.bytes).sum::<u64>()
         };
         let is_read = |weight: &WeightInMemory| weight.usage != Usage::Rows;
         self.weight_bytes = sum(&is_read);
-        self.pinned_bytes = sum(&|weight| matches!(weight.fate, Fate::Pinned { .. }));
-        self.streamed_bytes = sum(&|weight| weight.fate == Fate::Streamed);
+        let pinned = sum(&|weight| matches!(weight.fate, Fate::Pinned { .. }));
+        self.pinned_bytes = pinned + part_bytes;
+        self.streamed_bytes = sum(&|weight| weight.fate == Fate::Streamed) - part_bytes;
         self.mapped_bytes = sum(&|weight| weight.fate == Fate::Mapped && is_read(weight));
     }
 

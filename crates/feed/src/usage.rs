@@ -36,7 +36,7 @@ pub struct Glance {
 
 /// Who knows what is used.
 pub trait Meter: Send + Sync {
-    /// `resident_bytes` of it are those that weights were read into, of places of `own_bytes`.
+    /// `resident_bytes` of it are those that weights were read into, in places of `own_bytes`.
     fn level(&self, resident_bytes: u64, own_bytes: u64) -> Level;
 
     fn glance(&self, own_bytes: u64) -> Glance;

@@ -50,6 +50,8 @@ pub struct WeightInMemory {
     pub usage: Usage,
     /// Of a matrix that is only multiplied with, so that it can come a few rows at a time.
     pub row_bytes: Option<u64>,
+    /// Its pieces are no larger than this, so that some of them can be kept.
+    pub max_piece_bytes: u64,
     pub fate: Fate,
 }
 
@@ -119,6 +121,7 @@ impl Weights {
                     file_offset: mapping.file_offset + (root.data() - mapping.start) as u64,
                     usage,
                     row_bytes,
+                    max_piece_bytes: u64::MAX,
                     fate: Fate::Mapped,
                 });
             }

@@ -221,7 +221,8 @@ impl<'g> Tensor<'g> {
                 == Some(self.declared_offset_in_root())
     }
 
-    fn declared_offset_in_root(self) -> u64 {
+    /// The same by what the views declare, wherever the data are.
+    pub fn declared_offset_in_root(self) -> u64 {
         let (mut offset, mut view) = (0u64, self);
         for _ in 0..MAX_VIEW_HOPS {
             match view.view_src() {

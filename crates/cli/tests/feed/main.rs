@@ -119,9 +119,9 @@ fn dense_model_gives_the_same_in_less_memory() {
     let model = models.path("dense.gguf");
     let (expected, _) = run(&model, &["--strategy", "none"]);
     for (strategy, memory) in [
-        ("all", "200M"),
-        ("stream", "200M"),
-        ("pin", "200M"),
+        ("all", "120M"),
+        ("stream", "120M"),
+        ("pin", "120M"),
         ("all", "64M"),
     ] {
         let (report, stderr) = run(
@@ -133,7 +133,6 @@ fn dense_model_gives_the_same_in_less_memory() {
         let share = |name: &str| number(&report, &format!("/shares/{name}"));
         let read = number(&report, "/fed/bytes_read");
         match (strategy, memory) {
-            (_, "64M") => assert_eq!(share("pinned_bytes") + share("ring_bytes"), 0),
             ("pin", _) => assert!(share("pinned_bytes") > 10_000_000 && share("mapped_bytes") > 0),
             _ => {
                 assert!(share("streamed_bytes") > 10_000_000, "{report}");
@@ -157,7 +156,7 @@ fn mixture_gives_the_same_in_less_memory() {
         plain.extend(&drawn);
         let (expected, _) = run(&model, &plain);
         for strategy in ["all", "experts", "pin,stream"] {
-            let mut options = vec!["--strategy", strategy, "--memory", "170M", "--cold"];
+            let mut options = vec!["--strategy", strategy, "--memory", "150M", "--cold"];
             options.extend(&drawn);
             let (report, _) = run(&model, &options);
             assert_same(&expected, &report);

@@ -22,36 +22,39 @@ fn an_output_head_larger_than_the_ring_is_streamed_in_pieces() {
     args.extend(shape);
     assert!(tensorscope(&args).status.success());
     let (expected, _) = run(&model, &["--strategy", "none"]);
-    let (report, stderr) = run(&model, &["--memory", "185M", "--cold"]);
+    let (report, stderr) = run(&model, &["--memory", "130M", "--cold"]);
     assert_same(&expected, &report);
     assert_within_budget(&report);
     let head_bytes = 131_072 * 1152 / 32 * 18;
+    // Some of them are kept, because there is room.
     let streamed = number(&report, "/shares/streamed_bytes");
-    assert!(streamed >= head_bytes, "{report}");
+    assert!((1..head_bytes).contains(&streamed), "{report}");
+    assert!(number(&report, "/shares/pinned_bytes") > 0, "{report}");
     assert!(
         number(&report, "/shares/ring_bytes") < head_bytes,
         "{report}"
     );
     assert_eq!(number(&report, "/shares/mapped_bytes"), 0, "{report}");
-    assert!(stderr.contains("fed within 185.0 MiB: "), "{stderr}");
+    assert!(stderr.contains("fed within 130.0 MiB: "), "{stderr}");
 }
 
 #[test]
 fn what_is_not_fed_says_so_and_which_flag_helps() {
     let models = Models::new();
     let model = models.path("dense.gguf");
-    let (report, stderr) = run(&model, &["--memory", "100M", "--ctx-size", "4096"]);
-    assert_eq!(number(&report, "/shares/pinned_bytes"), 0, "{report}");
+    // Almost all of it is the KV cache.
+    let (report, stderr) = run(&model, &["--memory", "64M", "--ctx-size", "6656"]);
+    assert_within_budget(&report);
     let line = stderr
         .lines()
-        .find(|line| line.contains("not fed: of 100.0 MiB"));
+        .find(|line| line.contains("not fed: of 64.0 MiB"));
     let line = line.unwrap_or_else(|| panic!("{stderr}"));
-    assert!(line.contains("nothing is left for"), "{line}");
+    assert!(line.contains(" left for 132.8 MiB of weights"), "{line}");
     assert!(line.contains("--ctx-size 256 frees about"), "{line}");
     assert!(!stderr.contains("predicted"), "{stderr}");
     // The memory that it names is enough.
     let (_, memory) = line.rsplit_once("--memory ").unwrap();
-    let (_, stderr) = run(&model, &["--memory", memory, "--ctx-size", "4096"]);
+    let (_, stderr) = run(&model, &["--memory", memory, "--ctx-size", "6656"]);
     assert!(!stderr.contains("page cache"), "{memory}: {stderr}");
     assert!(stderr.contains("fed within"), "{memory}: {stderr}");
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use ggml::{Graph, OpNumbers, TickRules};
 use plan::choose::{RING_WEIGHTS, least_ring_bytes};
 
-use super::{Fed, Feeder, NO_RING, Schedule};
+use super::{Fed, Feeder, KeptPart, NO_RING, Schedule, restore};
 use crate::balance::turn_of;
 use crate::coming::untouched_bytes;
-use crate::elastic::{Elastic, MIN_BYTES};
+use crate::elastic::{Elastic, Key, MIN_BYTES};
 use crate::error::FeedError;
 use crate::memory::Region;
+use crate::pieces::parts_of;
 use crate::pump::Place;
 use crate::setup::Props;
 use crate::stats::Stats;
@@ -43,9 +44,17 @@ impl Feeder {
             false => untouched_bytes(graph, ops, rules, work),
         };
         let lack_bytes = fed.memory.elastic.make_room(coming_bytes);
-        let has_given = fed.follow_given();
+        let given = fed.follow_given();
+        let has_given = !given.is_empty();
+        if self.schedule.is_of(graph) {
+            // Views follow; those of other graphs still find the file's bytes where they point.
+            let needs = self.schedule.needs.iter();
+            for need in needs.filter(|need| given.contains(&Key::of(need.weight))) {
+                restore(&self.schedule, &fed.weights, need);
+            }
+        }
         let has_changed = match lack_bytes {
-            0 if !has_given => fed.grow(&self.stats)?,
+            0 if !has_given => fed.grow(coming_bytes, &self.stats)?,
             0 => {
                 fed.make_ring(&self.props, coming_bytes)?;
                 true
@@ -55,7 +64,8 @@ impl Feeder {
         if has_changed {
             // Which weights come in pieces has changed, too.
             self.schedule = Schedule::default();
-            fed.memory.shares.follow(&fed.weights);
+            let part_bytes = fed.parts.values().map(|part| part.bytes).sum();
+            fed.memory.shares.follow(&fed.weights, part_bytes);
         }
         Ok(())
     }
@@ -63,23 +73,26 @@ impl Feeder {
 
 impl Fed {
     /// Weights whose memory was given back come from the file from now on.
-    fn follow_given(&mut self) -> bool {
+    fn follow_given(&mut self) -> Vec<Key> {
         let given = self.memory.elastic.take_given();
-        for &number in &given {
-            let weight = &mut self.weights.list[number as usize];
+        for &key in &given {
+            if self.parts.remove(&key).is_some() {
+                continue;
+            }
+            let weight = &mut self.weights.list[key.weight as usize];
             point(weight.tensor, weight.original);
             weight.fate = match self.memory.ring {
                 Some(_) => Fate::Streamed,
                 None => Fate::Mapped,
             };
         }
-        !given.is_empty()
+        given
     }
 
     /// Keeps as many more weights as there is room for.
-    fn grow(&mut self, stats: &Stats) -> Result<bool, FeedError> {
+    fn grow(&mut self, coming_bytes: u64, stats: &Stats) -> Result<bool, FeedError> {
         let mut room_bytes = match self.memory.may_grow {
-            true => self.memory.elastic.room_bytes(),
+            true => self.memory.elastic.room_bytes(coming_bytes),
             false => 0,
         };
         if room_bytes == 0 {
@@ -104,13 +117,14 @@ impl Fed {
             (is_read_in_part, Reverse(turn_of(number)))
         });
         let mut grown_bytes = 0;
-        for number in candidates {
+        let has_parts = |number: u32| self.parts.keys().any(|key| key.weight == number);
+        for &number in candidates.iter().filter(|&&number| !has_parts(number)) {
             let planned = self.weights.planned(number, Place::Ring);
             let bytes = Elastic::bytes_of(&planned);
             if bytes > room_bytes {
                 continue;
             }
-            let kept = self.memory.elastic.keep(&planned);
+            let kept = self.memory.elastic.keep(Key::of(number), &planned);
             let (address, _) = kept.map_err(|cause| FeedError::Memory { bytes, cause })?;
             self.weights.list[number as usize].fate = Fate::Pinned {
                 address,
@@ -119,10 +133,66 @@ impl Fed {
             room_bytes -= bytes;
             grown_bytes += bytes;
         }
+        let kept_bytes = self.keep_parts(&candidates, room_bytes)?;
+        grown_bytes += kept_bytes;
+        room_bytes -= kept_bytes;
+        if room_bytes > self.memory.elastic.limit_bytes / 64
+            && let Some(number) = self.cut_finer(&candidates, room_bytes)
+        {
+            grown_bytes += self.keep_parts(&[number], room_bytes)?;
+        }
         if grown_bytes > 0 {
             stats.grown(grown_bytes);
         }
         Ok(grown_bytes > 0)
+    }
+
+    /// What is left is too little for any whole weight: pieces of those that come in pieces. The
+    /// bytes that are kept.
+    fn keep_parts(&mut self, candidates: &[u32], mut room_bytes: u64) -> Result<u64, FeedError> {
+        let mut kept_bytes = 0;
+        let max_bytes = self.memory.max_piece_bytes;
+        for &weight in candidates {
+            for (first, bytes) in parts_of(weight, &self.weights, max_bytes) {
+                let key = Key {
+                    weight,
+                    part: Some(first),
+                };
+                let part = (first, bytes);
+                let planned = self.weights.planned_part(weight, part, Place::Ring);
+                let taken_bytes = Elastic::bytes_of(&planned);
+                if taken_bytes > room_bytes || self.parts.contains_key(&key) {
+                    continue;
+                }
+                let kept = self.memory.elastic.keep(key, &planned);
+                let (address, _) = kept.map_err(|cause| FeedError::Memory { bytes, cause })?;
+                let kept = KeptPart {
+                    address,
+                    bytes,
+                    is_loaded: false,
+                };
+                self.parts.insert(key, kept);
+                room_bytes -= taken_bytes;
+                kept_bytes += taken_bytes;
+            }
+        }
+        Ok(kept_bytes)
+    }
+
+    /// Pieces are too large for what is left: the smallest weight that is streamed is cut into
+    /// smaller ones.
+    fn cut_finer(&mut self, candidates: &[u32], room_bytes: u64) -> Option<u32> {
+        const MIN_PIECE_BYTES: u64 = 1 << 20;
+        let is_candidate = |&number: &u32| {
+            let weight = &self.weights.list[number as usize];
+            let is_cut = self.parts.keys().any(|key| key.weight == number);
+            weight.fate == Fate::Streamed && weight.row_bytes.is_some() && !is_cut
+        };
+        let streamed = candidates.iter().copied().filter(is_candidate);
+        let number = streamed.min_by_key(|&number| self.weights.list[number as usize].bytes)?;
+        let weight = &mut self.weights.list[number as usize];
+        weight.max_piece_bytes = (room_bytes / 4).max(MIN_PIECE_BYTES);
+        Some(number)
     }
 
     /// All was kept at first, so that there is no ring: where more is left to the page cache
@@ -168,7 +238,10 @@ impl Fed {
         self.next_use = self.memory.pump.install(Arc::default(), None, NO_RING);
         self.expected = None;
         self.memory.may_stream = false;
+        self.memory.max_piece_bytes = 0;
         self.memory.elastic.remove_fixed(&ring);
+        self.memory.elastic.remove_parts();
+        self.parts.clear();
         self.memory.shares.ring_bytes = 0;
         for weight in &mut self.weights.list {
             if weight.fate == Fate::Streamed {

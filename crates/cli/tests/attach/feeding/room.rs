@@ -4,13 +4,13 @@
 use super::*;
 
 /// Less than the model and the program need, so that some weights are streamed.
-const MEMORY: &str = "230M";
+const MEMORY: &str = "180M";
 
-/// What it reported of a generation of 40 tokens with `args`.
+/// What it reported of a generation of 100 tokens with `args`.
 fn check(args: &[&str]) -> Report {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let model = large(folder.path(), DENSE);
-    let mut all = vec!["-e", "-t", "2", "-n", "40"];
+    let mut all = vec!["-e", "-t", "2", "-n", "100"];
     all.extend(args);
     let flags = ["--always", "--memory", MEMORY];
     let reports = assert_same(folder.path(), &flags, &all, &model, &[PROMPT]);
@@ -18,7 +18,8 @@ fn check(args: &[&str]) -> Report {
     reports[0].clone()
 }
 
-/// Bytes that the kernel let us have, of those of the budget.
+/// Mostly in use, of the budget. What a ring does not fill and the margin are a large share of
+/// so small a one.
 fn share_used(report: &Report) -> f64 {
     report.fed.used_bytes as f64 / report.shares.unwrap().budget_bytes as f64
 }
@@ -26,8 +27,12 @@ fn share_used(report: &Report) -> f64 {
 #[test]
 fn the_budget_is_used() {
     let report = check(&[]);
-    assert!(share_used(&report) >= 0.95, "{report:?}");
-    assert!(report.shares.unwrap().mapped_bytes == 0, "{report:?}");
+    assert!(share_used(&report) >= 0.9, "{report:?}");
+    let shares = report.shares.unwrap();
+    assert!(
+        shares.streamed_bytes > 0 && shares.mapped_bytes == 0,
+        "{report:?}"
+    );
 }
 
 #[test]
