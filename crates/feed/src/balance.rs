@@ -47,6 +47,12 @@ impl Claims {
         }
     }
 
+    /// Whether that is more than there is, or about to be: less than half of what may come and
+    /// go is left.
+    pub fn exceeds(&self) -> bool {
+        self.all_bytes() + margin_bytes(self.limit_bytes) / 4 > self.limit_bytes
+    }
+
     /// What weights may have in addition, if that is worth the trouble: what was read ahead is
     /// lost when others are kept.
     pub fn room_bytes(&self) -> u64 {

@@ -35,8 +35,6 @@ const GLANCE_EVERY: Duration = Duration::from_millis(3);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Changes below this are nothing new.
 const NOISE_BYTES: u64 = 512 << 10;
-/// Evaluations after which a ring has touched what it will.
-const SETTLED_EVALUATIONS: u32 = 8;
 /// Smaller weights are kept with others in one place, and not given back.
 pub const MIN_BYTES: u64 = 64 << 10;
 /// Larger weights are given back only when smaller ones are not enough.
@@ -78,8 +76,6 @@ struct State {
     pins: BTreeMap<Key, Pin>,
     /// Places of weights that are never given back: addresses, and bytes that were there.
     fixed: Vec<(Range<usize>, u64)>,
-    /// Evaluations since there was one place more.
-    evaluations: u32,
     asked: Asked,
     seen: Option<Seen>,
 }
@@ -133,9 +129,7 @@ impl Elastic {
 
     /// A region that stays.
     pub fn add_fixed(&self, region: &Region) {
-        let mut state = self.state();
-        state.fixed.push((addresses(region), 0));
-        state.evaluations = 0;
+        self.state().fixed.push((addresses(region), 0));
     }
 
     /// It does not stay, after all.
@@ -222,13 +216,15 @@ impl Elastic {
         };
         let given = self.give(&mut state, lack.lack_bytes());
         state.asked.evaluated(claims.others_bytes);
-        state.evaluations = state.evaluations.saturating_add(1);
         let after = Claims {
             coming_bytes,
             own_bytes: claims.own_bytes - given,
             ..claims
         };
-        after.lack_bytes()
+        match after.exceeds() {
+            true => after.lack_bytes(),
+            false => 0,
+        }
     }
 
     /// What may be kept in addition, when it was calm for a while, before an evaluation that
@@ -255,39 +251,41 @@ impl Elastic {
     }
 
     fn claims(&self, state: &mut State) -> Claims {
-        let asked_by_us = state.asked_bytes();
-        let glance = self.meter.glance(asked_by_us);
+        let own_bytes = state.own_bytes();
+        let glance = self.meter.glance(own_bytes);
         let known = state
             .seen
             .filter(|seen| seen.at.elapsed() < LOOK_EVERY && seen.level.glance.is_about(glance));
-        let seen = known.unwrap_or_else(|| self.look(state, asked_by_us));
+        let seen = known.unwrap_or_else(|| self.look(state, own_bytes));
         state.seen = Some(seen);
         let others_bytes = seen.level.used_bytes.saturating_sub(seen.resident_bytes);
         // By the program: our own places are asked for, too.
-        let asked_bytes = glance.asked_bytes.saturating_sub(asked_by_us);
+        let asked_bytes = glance.asked_bytes.saturating_sub(own_bytes);
         Claims {
             limit_bytes: self.limit_bytes,
             others_bytes,
             coming_bytes: state.asked.coming_bytes(asked_bytes, others_bytes),
-            own_bytes: state.own_bytes(),
+            own_bytes,
         }
     }
 
     /// The kernel is asked twice, for what is used and for what of that is ours. While weights
     /// are being read these belong together only if nothing came in between.
-    fn look(&self, state: &mut State, asked_by_us: u64) -> Seen {
+    fn look(&self, state: &mut State, own_bytes: u64) -> Seen {
         const MAX_LOOKS: u32 = 4;
         let mut looks = 0;
         let mut before_bytes = state.resident_bytes();
         loop {
             looks += 1;
-            let level = self.meter.level(before_bytes, asked_by_us);
+            let level = self.meter.level(before_bytes, own_bytes);
             let resident_bytes = state.resident_bytes();
             if resident_bytes.abs_diff(before_bytes) < NOISE_BYTES || looks == MAX_LOOKS {
                 return Seen {
                     at: Instant::now(),
                     level,
-                    resident_bytes,
+                    // What came since counts as others': too much is given back rather than
+                    // too little.
+                    resident_bytes: before_bytes,
                 };
             }
             before_bytes = resident_bytes;
@@ -331,30 +329,12 @@ impl Glance {
 }
 
 impl State {
-    /// All that they take, or will. What a ring has not touched after a while it does not need:
-    /// weights do not fill it to its end.
+    /// All that they take, or will: reads fill a ring faster than a watch looks.
     fn own_bytes(&self) -> u64 {
-        let is_settled = self.evaluations > SETTLED_EVALUATIONS;
-        let fixed = self
-            .fixed
-            .iter()
-            .map(|(addresses, resident_bytes)| match is_settled {
-                true => *resident_bytes,
-                false => addresses.len() as u64,
-            });
-        fixed.sum::<u64>() + self.pin_bytes()
-    }
-
-    /// What was asked for by us.
-    fn asked_bytes(&self) -> u64 {
         let fixed = self.fixed.iter().map(|fixed| fixed.0.len() as u64);
-        fixed.sum::<u64>() + self.pin_bytes()
-    }
-
-    fn pin_bytes(&self) -> u64 {
         let pins = self.pins.values();
         let pins = pins.filter(|pin| pin.is_kept || pin.loading.is_some());
-        pins.map(|pin| pin.bytes).sum()
+        fixed.sum::<u64>() + pins.map(|pin| pin.bytes).sum::<u64>()
     }
 
     /// Of these, what is there.

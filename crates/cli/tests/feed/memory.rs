@@ -83,9 +83,9 @@ fn a_plan_without_memory_says_what_the_model_needs() {
     assert!(!text.contains("to the page cache"), "{text}");
 }
 
-/// Buffers are made for as many tokens as a graph may have: no more than the prompt's.
+/// Buffers are asked for with room for the longest graph; what no graph touches is for weights.
 #[test]
-fn a_short_prompt_takes_no_memory_for_a_long_one() {
+fn a_long_batch_that_does_not_come_takes_no_memory() {
     let model = shipped("shakespeare-dense.gguf");
     let other = |more: &[&str]| {
         let mut args = vec!["run", "-m", &model, "-p", "To be", "-n", "2", "--json"];
@@ -98,6 +98,6 @@ fn a_short_prompt_takes_no_memory_for_a_long_one() {
     };
     let (short, expected) = other(&[]);
     let (long, report) = other(&["--ubatch-size", "512"]);
-    assert!(short < long, "{short} {long}");
+    assert!(short.abs_diff(long) < 1 << 20, "{short} {long}");
     assert_eq!(expected["logits_hash"], report["logits_hash"]);
 }

@@ -92,12 +92,12 @@ fn fed_and_recorded_gives_the_same_and_says_where_each_weight_was() {
     for (name, memory, sources) in [
         (
             "dense.gguf",
-            "200M",
+            "120M",
             &["loaded", "page_cache", "pinned", "streamed"][..],
         ),
         (
             "moe.gguf",
-            "200M",
+            "120M",
             &["cache_hit", "cache_miss", "loaded", "page_cache", "pinned"][..],
         ),
     ] {

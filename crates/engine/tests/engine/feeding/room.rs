@@ -123,7 +123,7 @@ fn check(path: &Path, phases: &[(u64, u64)]) -> (Vec<Shares>, Snapshot) {
 fn what_is_kept_follows_what_the_program_uses() {
     for name in ["shakespeare-dense.gguf", "shakespeare-moe.gguf"] {
         let _alone = alone();
-        let phases = [(40, 100), (55, 100), (40, 100), (63, 100), (40, 100)];
+        let phases = [(40, 100), (56, 100), (40, 100), (63, 100), (40, 100)];
         let (shares, stats) = check(&shipped(name), &phases);
         let all = shares[0].weight_bytes;
         let kept: Vec<u64> = shares.iter().map(|shares| shares.pinned_bytes).collect();
@@ -133,8 +133,11 @@ fn what_is_kept_follows_what_the_program_uses() {
             "{name}: {kept:?}"
         );
         assert!(kept[1] > kept[3] && kept[1] < 4 * MIB, "{name}: {kept:?}");
-        // What is not kept goes through a ring, unless there is no room for one.
-        assert!(shares[1].streamed_bytes > 0, "{name}: {shares:?}");
+        // What is not kept goes through a ring, unless there is no room for one. Experts do not.
+        assert!(
+            name.contains("moe") || shares[1].streamed_bytes > 0,
+            "{name}: {shares:?}"
+        );
         assert_eq!(shares[3].ring_bytes + shares[3].streamed_bytes, 0, "{name}");
         assert!(
             stats.times_given >= 2 && stats.times_grown >= 2,
