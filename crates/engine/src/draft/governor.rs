@@ -338,7 +338,8 @@ mod tests {
         };
         assert!(cheap.gain(Trials::Made) > 2.0);
         // Without a trial nobody finds out.
-        assert_eq!(cheap.gain(Trials::NotMade), 1.0);
+        let gain = cheap.gain(Trials::NotMade);
+        assert!((gain - 1.0).abs() < 1e-9, "{gain}");
     }
 
     #[test]
@@ -370,15 +371,22 @@ mod tests {
 
     #[test]
     fn more_sequences_are_weighed_together() {
-        let mut governor = Governor::new(None, Trials::NotMade);
-        let pass = Pass {
-            tokens: 4,
-            sequences: 4,
-            ..DISK.pass(4)
+        let worth = |world: &World| {
+            let mut governor = Governor::new(None, Trials::NotMade);
+            governor.passed(&Pass {
+                sequences: 4,
+                ..world.pass(4)
+            });
+            governor.worth(4, 16, 0)
         };
-        governor.passed(&pass);
-        let alone = governor.worth(4, 16, 0);
-        let last = governor.worth(4, 16, 12);
-        assert!(alone >= last, "{alone} {last}");
+        assert!(worth(&DISK) > 0);
+        // Where all of a pass is computing, a guess takes as long as a token of somebody else.
+        assert_eq!(
+            worth(&World {
+                reading: 0.0,
+                ..DISK
+            }),
+            0
+        );
     }
 }
