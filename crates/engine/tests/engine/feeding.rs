@@ -469,7 +469,7 @@ fn the_budget_is_shared_out_by_what_is_left_of_it() {
     let model = load(&shipped("shakespeare-moe.gguf"));
     let what = greedy(vec![prompt(&model, 5)], 6);
     let expected = plain(&model, &what);
-    for budget_bytes in [MIB, feed::MARGIN_BYTES + 2 * MIB, 2 << 30] {
+    for budget_bytes in [MIB, 48 * MIB, 2 << 30] {
         let props = Props {
             budget_bytes,
             ..props(None)
@@ -478,14 +478,12 @@ fn the_budget_is_shared_out_by_what_is_left_of_it() {
         assert_same(&format!("{budget_bytes}"), &expected, &outcome.generated);
         let shares = outcome.shares;
         let used = shares.pinned_bytes + shares.ring_bytes + shares.expert_bytes;
-        let left = budget_bytes.saturating_sub(shares.other_bytes + feed::MARGIN_BYTES);
-        // Regions are made of huge pages.
-        let rounding = 3 * 2 * MIB;
-        assert!(used == 0 || used <= left + rounding, "{shares:?}");
-        // All or nothing of so small a model, between the extremes.
+        // What is kept may have grown since, within what was left free at first.
+        let left = budget_bytes.saturating_sub(shares.other_bytes);
+        assert!(used <= left, "{shares:?}");
         if budget_bytes == 2 << 30 {
             assert_eq!(shares.mapped_bytes, 0, "{shares:?}");
-        } else {
+        } else if budget_bytes == MIB {
             assert_eq!(used, 0, "{shares:?}");
         }
     }
