@@ -6,6 +6,7 @@ mod bars;
 use std::rc::Rc;
 
 use anyhow::{bail, ensure};
+use cuda::{Buffer, Card, Graph, Kernel, Launch, Stream};
 use half::{bf16, f16};
 
 use crate::{
@@ -13,13 +14,13 @@ use crate::{
         GROUP, HEAD, KV_HEADS, MOST_ERROR, QUERY_HEADS, Row, attend, cache_row, on_all_cores,
         quantised_row, scale_for_exp2,
     },
-    cuda::{Buffer, Card, Graph, Kernel, Launch, Stream},
     experiments::Request,
     inputs::{self, Distance},
     measure::{self, Spread},
     outcome::{self, Outcome},
     profiler,
     step::{File, Step},
+    toolkit::Compile,
 };
 
 const FILE: File = File {
@@ -269,12 +270,13 @@ impl Setup {
         if step.function == "decode_naive" {
             let how = how((QUERY_HEADS as u32, batch, 1), threads);
             // SAFETY: buffers of this case's sizes, as `Setup::new` made them.
-            return unsafe {
+            unsafe {
                 kernel.launch(
                     how,
                     &[queries, &keys, &values, out, memory, &context, &scale],
-                )
-            };
+                )?;
+            }
+            return Ok(());
         }
         let heads = if step.function == "decode_split" {
             QUERY_HEADS
@@ -330,12 +332,13 @@ impl Setup {
     fn copy_once(&self, by_driver: bool) -> anyhow::Result<()> {
         let [from, to] = &self.copies;
         if by_driver {
-            return to.copy_from(from);
+            return Ok(to.copy_from(from)?);
         }
         let count = (from.bytes() / 16) as u64;
         let how = Launch::new((count.div_ceil(4 * 256) as u32, 1, 1), 256, 0);
         // SAFETY: so many 16 bytes are in both.
-        unsafe { self.copy.launch(how, &[from, to, &count]) }
+        unsafe { self.copy.launch(how, &[from, to, &count])? };
+        Ok(())
     }
 
     /// Errors of all steps in this case, relative to float64, and of 8 bits against 16.

@@ -4,19 +4,20 @@
 use std::rc::Rc;
 
 use anyhow::ensure;
+use cuda::{Buffer, Card, Graph, Kernel, Launch, Stream, Swizzle, TensorMap};
 use half::bf16;
 
 use crate::{
     attention::{
         GROUP, HEAD, KV_HEADS, MOST_ERROR, QUERY_HEADS, Row, attend, on_all_cores, scale_for_exp2,
     },
-    cuda::{Buffer, Card, Graph, Kernel, Launch, Stream, Swizzle, TensorMap, vendor::Vendor},
     experiments::Request,
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
     outcome::{self, Outcome},
     profiler,
     step::{File, Step},
+    toolkit::{Compile, vendor::Vendor},
 };
 
 const NAME: &str = "attention-prefill";
@@ -181,21 +182,22 @@ impl Setup {
                     kernels[2].launch(
                         how((tiles, heads, 1), 256, TILES_BYTES),
                         &[weights, values, out, &rows, &width],
-                    )
+                    )?;
                 }
                 "block-wise" => kernels[0].launch(
                     how((heads, tiles, 1), 256, TILES_BYTES),
                     &[queries, keys, values, out, &rows, &scale],
-                ),
+                )?,
                 _ => {
                     let [queries, keys, values] = self.maps(prompt)?;
                     kernels[0].launch(
                         how((heads, tiles, 1), 384, HOPPER_BYTES),
                         &[&queries, &keys, &values, out, &rows, &scale],
-                    )
+                    )?;
                 }
             }
         }
+        Ok(())
     }
 
     /// Errors of all steps, relative to float64, in rows of some heads.

@@ -7,12 +7,12 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use cuda::Card;
 
 use crate::{
-    cache,
-    cuda::Card,
-    evidence,
+    cache, evidence,
     experiments::{self, EXPERIMENTS, Experiment, GROUPS, Needs, Request},
+    figure,
     json::Report,
     outcome::Outcome,
     plot, program, replicas,
@@ -74,6 +74,9 @@ pub struct Args {
     /// Draws the plots of saved results again, beside each file or into the folder of --output
     #[arg(long, value_name = "NAME.json", conflicts_with_all = ["names", "evidence"], num_args = 1..)]
     draw: Vec<PathBuf>,
+    /// A figure of docs/posts, as NAME.svg beside the file that describes it
+    #[arg(long, hide = true, value_name = "NAME.json")]
+    figure: Option<PathBuf>,
     /// One loop of experiment `cache` on real memory, for cachegrind to watch
     #[arg(long, hide = true)]
     bare_loop: Option<String>,
@@ -89,6 +92,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(words) = &args.replica {
         replicas::serve(words)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(path) = &args.figure {
+        let name = || path.display().to_string();
+        let figure = figure::read(&fs::read(path).with_context(name)?).with_context(name)?;
+        let svg = figure.draw().with_context(name)?;
+        fs::write(path.with_extension("svg"), svg.standalone()).with_context(name)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(path) = &args.evidence {
@@ -193,7 +203,7 @@ fn run_all(args: &Args, chosen: &Chosen, request: &Request) -> anyhow::Result<Ex
 fn missing(experiment: &Experiment) -> Option<String> {
     let missing = match experiment.needs {
         Needs::Processor => return None,
-        Needs::Card => Card::open().err(),
+        Needs::Card => Card::open().err().map(anyhow::Error::from),
         Needs::Program => program::find().err(),
     };
     missing.map(|missing| format!("{missing:#}"))

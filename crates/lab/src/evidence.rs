@@ -8,13 +8,14 @@
 use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, bail, ensure};
+use cuda::Card;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cuda::{self, Card, Compiled},
     experiments::{EXPERIMENTS, Experiment},
     profiler::{self, Metrics},
     step::Step,
+    toolkit::{self, Compiled},
 };
 
 /// Of one step.
@@ -141,7 +142,8 @@ fn machine_code() -> anyhow::Result<Vec<Evidence>> {
     let mut found = Vec::new();
     for experiment in EXPERIMENTS {
         for step in experiment.steps.iter().filter(|step| step.is_for_cards()) {
-            let compiled = cuda::compile((9, 0), step.file.path, step.file.text, &step.defines())?;
+            let compiled =
+                toolkit::compile((9, 0), step.file.path, step.file.text, &step.defines())?;
             let code = Code::of(&compiled, step, &tool, &path)?;
             found.push(code.evidence(experiment.name, step));
         }
@@ -153,7 +155,7 @@ fn machine_code() -> anyhow::Result<Vec<Evidence>> {
 pub fn source_hash(step: &Step) -> String {
     let text = format!(
         "{}\n{}\n{}",
-        cuda::COMMON,
+        toolkit::COMMON,
         step.file.text,
         step.defines().join("\n")
     );

@@ -183,7 +183,7 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cuda::compile;
+    use crate::toolkit::compile;
 
     /// Needs NVRTC, but no card: `VIRTUAL_ENV` with PyPI's nvidia-cuda-nvrtc.
     #[test]

@@ -9,6 +9,7 @@ mod problem;
 mod reference;
 
 use anyhow::ensure;
+use cuda::Card;
 
 use self::{
     kernels::{Kernels, Loaded},
@@ -16,7 +17,6 @@ use self::{
     reference::Reference,
 };
 use crate::{
-    cuda::Card,
     experiments::Request,
     inputs::Inputs,
     measure::{self, Spread},

@@ -7,17 +7,18 @@ mod steps;
 mod variant;
 
 use anyhow::{Context as _, ensure};
+use cuda::Card;
 
 pub use self::steps::STEPS;
 use self::variant::{Loaded, Matrices};
 use crate::{
-    cuda::{Card, vendor::Vendor},
     experiments::Request,
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
     outcome::{Outcome, Row},
     profiler,
     step::Step,
+    toolkit::vendor::Vendor,
 };
 
 /// Results may differ from float64 by this.

@@ -7,9 +7,10 @@
 use std::rc::Rc;
 
 use anyhow::ensure;
+use cuda::{Buffer, Card, Element, Kernel, Launch, Module};
 use half::bf16;
 
-use crate::cuda::{Buffer, Card, Element, Kernel, Launch, Module};
+use crate::toolkit::Compile;
 
 /// As `random_value` in kernels/common.cuh: in [-1, 1), from a seed and a place.
 pub fn value(seed: u32, index: u32) -> f32 {

@@ -17,10 +17,10 @@ mod attention_prefill;
 mod cache;
 mod calls;
 mod command;
-mod cuda;
 mod evidence;
 mod experiments;
 mod false_sharing;
+mod figure;
 mod gemm_bf16;
 mod gemm_cpu;
 mod gemm_f32;
@@ -36,6 +36,7 @@ mod quant_llama;
 mod replicas;
 mod step;
 mod tlb;
+mod toolkit;
 
 /// Experiments for tensorscope.
 #[derive(Parser)]
@@ -53,7 +54,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    Lab(command::Args),
+    Lab(Box<command::Args>),
     #[command(hide = true)]
     Manual(terminal::manual::Args),
 }

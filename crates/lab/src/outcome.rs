@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use crate::{cuda::About, measure::Spread, step::Step};
+use crate::{measure::Spread, step::Step};
 
 /// One experiment, run once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +25,35 @@ pub struct Outcome {
     pub notes: Vec<String>,
 }
 
+/// What a card says of itself, as files have it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    pub name: String,
+    /// Of its instructions: (9, 0) for Hopper.
+    pub capability: (i32, i32),
+    pub multiprocessors: u32,
+    pub memory_bytes: u64,
+    pub l2_bytes: u64,
+    /// Shared memory that one block may ask for.
+    pub shared_bytes: u32,
+    /// As CUDA counts versions: 13000 for 13.0.
+    pub driver_version: i32,
+}
+
+impl From<&cuda::About> for About {
+    fn from(card: &cuda::About) -> About {
+        About {
+            name: card.name.clone(),
+            capability: card.capability,
+            multiprocessors: card.multiprocessors,
+            memory_bytes: card.memory_bytes,
+            l2_bytes: card.l2_bytes,
+            shared_bytes: card.shared_bytes,
+            driver_version: card.driver_version,
+        }
+    }
+}
+
 /// Where it was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -34,7 +63,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn here(card: Option<&About>) -> Machine {
+    pub fn here(card: Option<&cuda::About>) -> Machine {
         let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = about
             .lines()
@@ -44,7 +73,7 @@ impl Machine {
                 .map_or("unknown", |name| name.trim_start_matches([':', ' ', '\t']))
                 .to_owned(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            card: card.cloned(),
+            card: card.map(About::from),
         }
     }
 }
@@ -134,7 +163,7 @@ impl Outcome {
         question: &str,
         x_name: &str,
         quantity: &str,
-        card: Option<&About>,
+        card: Option<&cuda::About>,
         seed: u32,
     ) -> Outcome {
         let words: Vec<String> = std::env::args().skip(1).collect();

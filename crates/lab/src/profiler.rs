@@ -9,12 +9,10 @@
 use std::{collections::BTreeMap, fs, io::Write as _, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, bail, ensure};
+use cuda::Card;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    cuda::{self, Card},
-    step::Step,
-};
+use crate::step::Step;
 
 /// Set for the program that runs under the profiler: the file for what it shows.
 const SHOWN: &str = "TENSORSCOPE_LAB_SHOWN";

@@ -12,6 +12,7 @@ mod weights;
 use std::rc::Rc;
 
 use anyhow::{Context as _, ensure};
+use cuda::{Buffer, Card, Graph, Kernel, Launch, Stream, TensorMap};
 use half::bf16;
 
 use self::{
@@ -23,19 +24,19 @@ use self::{
     weights::{Format, Maker},
 };
 use crate::{
-    cuda::{
-        Buffer, Card, Graph, Kernel, Launch, Stream, TensorMap,
-        vendor::{
-            Vendor,
-            lt::{self, Lt},
-        },
-    },
     experiments::Request,
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
     outcome::{Outcome, Row, Work},
     profiler,
     step::{File, Step},
+    toolkit::{
+        Compile,
+        vendor::{
+            Vendor,
+            lt::{self, Lt},
+        },
+    },
 };
 
 pub use self::steps::STEPS;
@@ -152,7 +153,7 @@ impl Bench {
             .collect::<anyhow::Result<Vec<_>>>()?;
         let plain = |file: File, name: &str, tokens: usize| -> anyhow::Result<Kernel> {
             let defines = [format!("TOKENS={tokens}")];
-            Rc::new(card.kernels(file.path, file.text, &defines)?).kernel(name)
+            Ok(Rc::new(card.kernels(file.path, file.text, &defines)?).kernel(name)?)
         };
         let gemv = |file: File, name: &str| -> anyhow::Result<Vec<Kernel>> {
             GEMV_TOKENS
@@ -320,7 +321,7 @@ impl Bench {
                 let copies = &matrix.plain[*format as usize];
                 let weights = &copies[turn % copies.len()];
                 let blocks = (size.n as u32).div_ceil(8 * rows);
-                let arguments: [&dyn crate::cuda::Argument; 7] = [
+                let arguments: [&dyn cuda::Argument; 7] = [
                     &weights.words,
                     &weights.scales,
                     x,
@@ -334,7 +335,8 @@ impl Bench {
                     ..Launch::new((blocks, 1, 1), 256, 0)
                 };
                 // SAFETY: the parameters of these kernels, and buffers of this size.
-                unsafe { kernel.launch(how, &arguments) }
+                unsafe { kernel.launch(how, &arguments)? };
+                Ok(())
             }
             Contender::Tensor(product, map, is_early) => {
                 let copies = &matrix.packed[product.variant.format as usize];

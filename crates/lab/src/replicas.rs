@@ -12,18 +12,19 @@ mod processes;
 use std::rc::Rc;
 
 use anyhow::ensure;
+use cuda::{Buffer, Card, Graph, Launch};
 use half::bf16;
 
 pub use self::processes::serve;
 use self::{prediction::Advisor, processes::Company};
 use crate::{
-    cuda::{Buffer, Card, Graph, Launch, vendor::Vendor},
     experiments::Request,
     inputs::{self, Distance, Inputs},
     measure::{self, Spread},
     outcome::{Outcome, Row},
     profiler,
     step::{File, Step},
+    toolkit::{Compile, vendor::Vendor},
 };
 
 const FILE: File = File {
@@ -226,8 +227,11 @@ fn random_weights(
     for (i, (n, k)) in (0..layers).flat_map(|_| LAYER).enumerate() {
         let weights = inputs.random::<bf16>(n * k, seed.wrapping_add(i as u32))?;
         let how = Launch::new((1024, 1, 1), 256, 0);
-        // SAFETY: the kernel takes a buffer, its length and a factor.
-        let launch = || unsafe { scale.launch(how, &[&weights, &((n * k) as u64), &factor(k)]) };
+        let launch = || -> anyhow::Result<()> {
+            // SAFETY: the kernel takes a buffer, its length and a factor.
+            unsafe { scale.launch(how, &[&weights, &((n * k) as u64), &factor(k)])? };
+            Ok(())
+        };
         match profiler::is_profiled() && i == 0 {
             true => profiler::show(card, &STEPS[0], &format!("{n} × {k}"), launch)?,
             false => launch()?,
@@ -307,7 +311,7 @@ fn seconds_of(group: &[Replica], steps: u32) -> anyhow::Result<f64> {
         for _ in 0..steps {
             group.iter().try_for_each(|replica| replica.step.start())?;
         }
-        group.iter().try_for_each(|replica| replica.step.wait())
+        Ok(group.iter().try_for_each(|replica| replica.step.wait())?)
     });
     done?;
     Ok(seconds)

@@ -10,7 +10,7 @@ use std::{
     str::FromStr,
 };
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{IoUring, opcode, squeue, types};
 use serde::{Deserialize, Serialize};
 
 /// What direct reads are aligned to where the kernel does not say (before Linux
@@ -130,6 +130,14 @@ pub enum Waiting {
     No,
 }
 
+/// When the kernel begins with the read that is queued next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    AtOnce,
+    /// When this one has ended, well or badly, if both are sent together.
+    Afterwards,
+}
+
 /// Reads through io_uring.
 pub struct Ring {
     ring: IoUring,
@@ -150,10 +158,16 @@ impl Ring {
     /// # Safety
     /// The descriptor is open and the place nobody else's until the slot comes back from
     /// `reap`.
-    pub unsafe fn push(&mut self, read: Read) -> io::Result<()> {
+    pub unsafe fn push(&mut self, read: Read, next: Next) -> io::Result<()> {
+        let flags = match next {
+            Next::AtOnce => squeue::Flags::empty(),
+            // Also when this one fails: each has a result of its own.
+            Next::Afterwards => squeue::Flags::IO_HARDLINK,
+        };
         let entry = opcode::Read::new(types::Fd(read.fd), read.address as *mut u8, read.bytes)
             .offset(read.offset)
             .build()
+            .flags(flags)
             .user_data(u64::from(read.slot));
         // SAFETY: the caller keeps place and descriptor.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
@@ -282,7 +296,7 @@ mod tests {
         memory.fill(0);
         for slot in 0..12 {
             // SAFETY: as above, and all are waited for below.
-            unsafe { ring.push(read(slot)) }.unwrap();
+            unsafe { ring.push(read(slot), Next::AtOnce) }.unwrap();
         }
         let mut done = Vec::new();
         while done.len() < 12 {

@@ -3,12 +3,10 @@
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
 
 use anyhow::bail;
+use cuda::{Card, Kernel, Launch, Module, Swizzle};
 
 use super::problem::{Call, Problem};
-use crate::{
-    cuda::{Card, Kernel, Launch, Module, Swizzle},
-    step::Step,
-};
+use crate::{step::Step, toolkit::Compile};
 
 /// What steps are compiled with, and the modules so far: several steps are in one.
 pub struct Kernels {
@@ -168,8 +166,9 @@ impl Loaded {
                 // SAFETY: its parameters, and matrices of these sizes.
                 unsafe {
                     self.kernel
-                        .launch(how, &[a, &problem.b[i], c, &m32, &n32, &k32])
+                        .launch(how, &[a, &problem.b[i], c, &m32, &n32, &k32])?;
                 }
+                Ok(())
             }));
         }
         let may_overlap = self.defined("OVERLAP", 0) == 1;
@@ -182,7 +181,7 @@ impl Loaded {
             self.card
                 .matrix(b, (n64, k64), (b_tile_rows, TILE_K), swizzle)
         });
-        let b_maps = b_maps.collect::<anyhow::Result<Vec<_>>>()?;
+        let b_maps = b_maps.collect::<cuda::Result<Vec<_>>>()?;
         match self.step.function {
             "gemm_wgmma" => {
                 let grid = (columns.div_ceil(TILE_N), rows.div_ceil(TILE_M), 1);
@@ -191,8 +190,9 @@ impl Loaded {
                     // SAFETY: as above.
                     unsafe {
                         self.kernel
-                            .launch(how, &[&a_map, &b_maps[i], c, &m32, &n32, &k32])
+                            .launch(how, &[&a_map, &b_maps[i], c, &m32, &n32, &k32])?;
                     }
+                    Ok(())
                 }))
             }
             "gemm_persistent" => {
@@ -216,8 +216,9 @@ impl Loaded {
                     // SAFETY: as above.
                     unsafe {
                         self.kernel
-                            .launch(how, &[&a_map, &b_maps[i], &c_map, c, &m32, &n32, &k32])
+                            .launch(how, &[&a_map, &b_maps[i], &c_map, c, &m32, &n32, &k32])?;
                     }
+                    Ok(())
                 }))
             }
             "gemm_tokens" => {
@@ -233,8 +234,9 @@ impl Loaded {
                     // SAFETY: as above.
                     unsafe {
                         self.kernel
-                            .launch(how, &[&a_map, &b_maps[i], c, &m32, &n32, &k32])
+                            .launch(how, &[&a_map, &b_maps[i], c, &m32, &n32, &k32])?;
                     }
+                    Ok(())
                 }))
             }
             other => bail!("nobody knows how to launch {other}"),

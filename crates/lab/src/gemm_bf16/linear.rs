@@ -1,9 +1,10 @@
 //! Few rows and many weights, as a language model multiplies its tokens: the weights have to be
 //! read, whatever else happens.
 
+use cuda::Card;
+
 use super::{HOPPER, Setup, VENDOR, kernels::Loaded, odd_shapes, parts_of, problem::Problem};
 use crate::{
-    cuda::Card,
     experiments::Request,
     measure::{self, Spread},
     outcome::{Outcome, Row},

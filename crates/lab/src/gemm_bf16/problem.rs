@@ -1,12 +1,10 @@
 //! One product of matrices: its inputs on the card, what it should give, and a check.
 
 use anyhow::{Context as _, ensure};
+use cuda::{Buffer, Card};
 use half::bf16;
 
-use crate::{
-    cuda::{Buffer, Card},
-    inputs::{Distance, Inputs, places, value_bf16},
-};
+use crate::inputs::{Distance, Inputs, places, value_bf16};
 
 /// Relative to float64; rounding to bf16 alone is 1.7e-3.
 const MOST_ERROR: f64 = 5e-3;

@@ -1,15 +1,14 @@
 //! The vendor at its best: cuBLAS as everybody calls it, or an algorithm of cuBLASLt.
 
+use cuda::Card;
+
 use super::problem::{Call, Problem};
 use crate::{
-    cuda::{
-        Card,
-        vendor::{
-            Vendor,
-            lt::{Lt, Product},
-        },
-    },
     measure,
+    toolkit::vendor::{
+        Vendor,
+        lt::{Lt, Product},
+    },
 };
 
 /// The vendor's libraries, open.

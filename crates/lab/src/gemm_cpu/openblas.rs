@@ -7,9 +7,9 @@ use std::{
 };
 
 use anyhow::bail;
+use cuda::library::Library;
 
 use super::plain::Shape;
-use crate::cuda::libraries::Library;
 
 /// The library, with its functions by the width of its integers.
 pub struct OpenBlas {

@@ -3,12 +3,13 @@
 use std::{cell::Cell, fmt, rc::Rc};
 
 use anyhow::Context as _;
+use cuda::{Buffer, Card, Kernel, Launch, Module, Swizzle, TensorMap};
 
 use super::Size;
 use crate::{
-    cuda::{Buffer, Card, Compiled, Kernel, Launch, Module, Swizzle, TensorMap, compile},
     inputs::Inputs,
     step::{File, Step},
+    toolkit::{Compile, Compiled, compile},
 };
 
 /// One way to compile a step.
@@ -334,12 +335,13 @@ impl Loaded {
         let (a, b, c) = (&matrices.a, &matrices.b[set], &matrices.c);
         if self.variant.way == Way::Pointers {
             // SAFETY: the kernel takes three matrices of these sizes.
-            return unsafe { self.kernel.launch(how, &[a, b, c, &m, &n, &k]) };
+            unsafe { self.kernel.launch(how, &[a, b, c, &m, &n, &k])? };
+            return Ok(());
         }
         let (a, b) = self.maps(matrices, set)?;
         match &self.shares {
             // SAFETY: as above; A and B as maps.
-            None => unsafe { self.kernel.launch(how, &[&a, &b, c, &m, &n, &k]) },
+            None => unsafe { self.kernel.launch(how, &[&a, &b, c, &m, &n, &k])? },
             Some(shares) => {
                 let epoch = shares.epoch.get().wrapping_add(1);
                 shares.epoch.set(epoch);
@@ -348,9 +350,10 @@ impl Loaded {
                 // blocks run at once, because the grid has only as many as fit.
                 unsafe {
                     self.kernel
-                        .launch(how, &[&a, &b, c, &m, &n, &k, parts, flags, &epoch])
+                        .launch(how, &[&a, &b, c, &m, &n, &k, parts, flags, &epoch])?;
                 }
             }
         }
+        Ok(())
     }
 }

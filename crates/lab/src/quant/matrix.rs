@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cuda::Buffer;
 use half::bf16;
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     strips::Plan,
     weights::{Format, Host, Layout, Weights},
 };
-use crate::{cuda::Buffer, experiments::Request, inputs};
+use crate::{experiments::Request, inputs};
 
 /// More than this has no place in L2, several times over.
 const ROTATED_BYTES: usize = 420 << 20;

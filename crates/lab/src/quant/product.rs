@@ -3,13 +3,14 @@
 use std::rc::Rc;
 
 use anyhow::ensure;
+use cuda::{Buffer, Card, Kernel, Launch, Stream, Swizzle, TensorMap};
 use half::bf16;
 
 use super::{
     steps::PRODUCT_FILE,
     weights::{Format, Layout},
 };
-use crate::cuda::{Buffer, Card, Compiled, Kernel, Launch, Stream, Swizzle, TensorMap, compile};
+use crate::toolkit::{Compile, Compiled, compile};
 
 /// One way to compile and start kernels/quant_product.cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +223,7 @@ impl Product {
     pub fn inputs(&self, card: &Card, x: &Buffer<bf16>, size: Size) -> anyhow::Result<TensorMap> {
         let tile = (self.variant.tokens / self.variant.cluster, 64);
         let shape = (size.batch as u64, size.k as u64);
-        card.matrix(x, shape, tile, Swizzle::Bytes128)
+        Ok(card.matrix(x, shape, tile, Swizzle::Bytes128)?)
     }
 
     /// Starts it; `is_early`: before the kernel before it has ended.
@@ -254,7 +255,7 @@ impl Product {
             stream,
             ..Launch::new((blocks, 1, 1), variant.threads(), variant.shared_bytes())
         };
-        let arguments: [&dyn crate::cuda::Argument; 11] = [
+        let arguments: [&dyn cuda::Argument; 11] = [
             &weights.words,
             &weights.scales,
             x,
@@ -269,6 +270,7 @@ impl Product {
         ];
         // SAFETY: the kernel's parameters; weights are packed with rows up to a multiple of
         // 768, the room is made for this variant, and the kernel waits for the one before.
-        unsafe { self.kernel.launch(how, &arguments) }
+        unsafe { self.kernel.launch(how, &arguments)? };
+        Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Each step once, for the profiler.
 
+use cuda::Buffer;
 use half::bf16;
 
 use super::{
@@ -9,7 +10,7 @@ use super::{
     steps::{Rung, step_of},
     weights::Format,
 };
-use crate::{cuda::Buffer, experiments::Request, profiler};
+use crate::{experiments::Request, profiler};
 
 impl Bench {
     /// Every step to the profiler, at the first batch that it is for.

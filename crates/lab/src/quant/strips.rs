@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use anyhow::ensure;
+use cuda::{Buffer, Card, Kernel, Launch, Stream};
 use half::bf16;
 
 use super::{product::Size, steps::STRIPS_FILE};
-use crate::cuda::{Buffer, Card, Compiled, Kernel, Launch, Stream, compile};
+use crate::toolkit::{Compile, Compiled, compile};
 
 const WARPS: u32 = 8;
 const PIECE_BYTES: u32 = 1056;
@@ -214,7 +215,11 @@ impl Strips {
         let [n, k, batch, zero] = &numbers;
         // SAFETY: the kernel's parameters; weights are packed for so many blocks, and the kernel
         // waits for the one before it.
-        unsafe { self.kernel.launch(how, &[weights, x, y, n, k, batch, zero]) }
+        unsafe {
+            self.kernel
+                .launch(how, &[weights, x, y, n, k, batch, zero])?
+        };
+        Ok(())
     }
 }
 

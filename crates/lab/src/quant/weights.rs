@@ -3,13 +3,11 @@
 use std::rc::Rc;
 
 use anyhow::ensure;
+use cuda::{Argument, Buffer, Card, Kernel, Launch, Module};
 use half::{bf16, f16};
 
 use super::steps::{INT4_FILE, Q4K_FILE};
-use crate::{
-    cuda::{Argument, Buffer, Card, Kernel, Launch, Module},
-    step::File,
-};
+use crate::{step::File, toolkit::Compile};
 
 /// How weights are written in four bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

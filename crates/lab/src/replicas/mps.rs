@@ -9,8 +9,6 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::cuda;
-
 const CONTROL: &str = "nvidia-cuda-mps-control";
 
 /// Started; ends when it is dropped.

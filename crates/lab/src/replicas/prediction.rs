@@ -4,6 +4,7 @@
 //! one replica, as the advisor takes them, which leaves only the replicas to be predicted.
 
 use anyhow::Context as _;
+use cuda::Card;
 use estimate::{
     Efficiency, Machine, Machines, NumberType, Shape,
     batch::{self, Question, Replication},
@@ -11,7 +12,6 @@ use estimate::{
 };
 
 use super::LAYER;
-use crate::cuda::Card;
 
 pub const NAME: &str = "advisor";
 pub const BY_ONE: &str = "advisor, from one replica's times";

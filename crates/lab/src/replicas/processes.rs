@@ -9,9 +9,10 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail, ensure};
+use cuda::Card;
 
 use super::{Measured, Replica, check, mps::Mps, random_weights, seconds_of};
-use crate::{cuda::Card, experiments::Request, inputs::Inputs, measure};
+use crate::{experiments::Request, inputs::Inputs, measure};
 
 const DONE: &str = "done";
 

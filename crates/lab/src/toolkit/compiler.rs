@@ -1,5 +1,4 @@
 //! Kernels in C++, compiled where they run, by NVRTC.
-#![allow(non_snake_case)]
 
 use std::{
     ffi::{CString, c_char, c_int, c_void},
@@ -7,8 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail};
-
-use super::libraries::{Library, functions};
+use cuda::{functions, library::Library};
 
 functions! {
     /// NVRTC, loaded.
@@ -108,7 +106,7 @@ fn compiler() -> anyhow::Result<&'static Compiler> {
     let found = COMPILER.get_or_init(|| {
         Library::open(&["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"])
             .and_then(Compiler::of)
-            .map_err(|error| format!("{error:#}"))
+            .map_err(|error| error.to_string())
     });
     found
         .as_ref()

@@ -1,17 +1,12 @@
 //! cuBLAS: what the vendor's library reaches, measured beside our kernels.
-#![allow(non_snake_case)]
 
 pub mod lt;
 
 use std::ffi::{c_int, c_void};
 
 use anyhow::{Context as _, bail};
+use cuda::{Buffer, Card, Stream, functions, library::Library};
 use half::bf16;
-
-use super::{
-    Buffer, Card, Stream,
-    libraries::{Library, functions},
-};
 
 functions! {
     /// cuBLAS, loaded.
@@ -69,7 +64,7 @@ impl Vendor {
 
     /// All that follows goes to this stream, or to the default one.
     pub fn use_stream(&self, stream: Option<&Stream>) -> anyhow::Result<()> {
-        let stream = stream.map_or(std::ptr::null_mut(), |stream| stream.handle);
+        let stream = Stream::handle_of(stream);
         // SAFETY: a live handle and stream. cuBLAS forgets its workspace when the stream
         // changes, so it is given again.
         let result = unsafe {

@@ -1,6 +1,6 @@
 //! Launches that cost less: many of them, recorded once and started together.
 
-use super::{Card, Stream, driver};
+use crate::{Card, CudaError, Result, Stream, driver};
 
 /// Launches, recorded; as inference engines start the many small kernels of a token.
 pub struct Graph {
@@ -11,19 +11,19 @@ pub struct Graph {
 
 impl Card {
     /// Records what `work` asks of the stream that it is given; nothing runs yet.
-    pub fn record(
+    pub fn record<E: From<CudaError>>(
         &self,
-        work: impl FnOnce(&Stream) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Graph> {
+        work: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<Graph, E> {
         self.record_on(self.new_stream()?, work)
     }
 
     /// The same on a stream that somebody else knows already, where it runs later.
-    pub fn record_on(
+    pub fn record_on<E: From<CudaError>>(
         &self,
         stream: Stream,
-        work: impl FnOnce(&Stream) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Graph> {
+        work: impl FnOnce(&Stream) -> Result<(), E>,
+    ) -> Result<Graph, E> {
         let driver = self.driver();
         let mut graph = std::ptr::null_mut();
         let mut handle = std::ptr::null_mut();
@@ -49,7 +49,7 @@ impl Card {
 
 impl Graph {
     /// Milliseconds that the card spends on it, by its own clock.
-    pub fn time_ms(&self) -> anyhow::Result<f64> {
+    pub fn time_ms(&self) -> Result<f64> {
         let (begin, end) = (self.card.new_event()?, self.card.new_event()?);
         begin.record(Some(&self.stream))?;
         self.start()?;
@@ -57,14 +57,14 @@ impl Graph {
         end.milliseconds_since(&begin)
     }
 
-    pub fn start(&self) -> anyhow::Result<()> {
+    pub fn start(&self) -> Result<()> {
         let driver = self.card.driver();
         // SAFETY: a live graph and stream.
         unsafe { driver.check((driver.cuGraphLaunch)(self.handle, self.stream.handle)) }
     }
 
     /// Until all that was started has ended.
-    pub fn wait(&self) -> anyhow::Result<()> {
+    pub fn wait(&self) -> Result<()> {
         self.stream.wait()
     }
 }

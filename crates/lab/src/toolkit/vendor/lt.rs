@@ -3,13 +3,10 @@
 use std::ffi::{c_int, c_void};
 
 use anyhow::bail;
+use cuda::{Buffer, Card, Stream, functions, library::Library};
 use half::bf16;
 
 use super::{NOT_TRANSPOSED, R_16BF, TRANSPOSED, WORKSPACE_BYTES, answer};
-use crate::cuda::{
-    Buffer, Card, Stream,
-    libraries::{Library, functions},
-};
 
 functions! {
     /// cuBLASLt, loaded.
@@ -192,7 +189,7 @@ impl Product<'_> {
                 &raw const self.algorithms[which],
                 self.lt.workspace.address(),
                 WORKSPACE_BYTES,
-                stream.map_or(std::ptr::null_mut(), |stream| stream.handle),
+                Stream::handle_of(stream),
             )
         })
     }

@@ -1,6 +1,15 @@
 //! Descriptions of matrices for Hopper's copy engine (TMA).
 
-use super::{Buffer, Card, Element};
+use std::ffi::{c_int, c_void};
+
+use crate::{Buffer, Card, CudaError, Element, Result, driver::Address, functions};
+
+functions! {
+    /// Looked up where it is used: drivers before CUDA 12 do not have it.
+    pub struct Maps {
+        cuTensorMapEncodeTiled(*mut c_void, c_int, u32, Address, *const u64, *const u64, *const u32, *const u32, c_int, c_int, c_int, c_int);
+    }
+}
 
 /// How rows of a tile are permuted in shared memory so that no two threads meet in a bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +43,16 @@ impl Card {
         (rows, columns): (u64, u64),
         (tile_rows, tile_columns): (u32, u32),
         swizzle: Swizzle,
-    ) -> anyhow::Result<TensorMap> {
+    ) -> Result<TensorMap> {
         let kind = match std::any::type_name::<T>() {
             "f32" => Kind::F32,
             "half::bfloat::bf16" => Kind::Bf16,
             _ => Kind::Bytes,
         };
-        anyhow::ensure!(
-            kind != Kind::Bytes || size_of::<T>() == 1,
-            "no tiles of this type"
-        );
+        if kind == Kind::Bytes && size_of::<T>() != 1 {
+            return Err(CudaError::Unfit("no tiles of this type".to_owned()));
+        }
+        let maps = Maps::of(self.driver().library)?;
         let mut map = TensorMap([0; 16]);
         let extents = [columns, rows];
         let strides = [columns * size_of::<T>() as u64];
@@ -51,7 +60,7 @@ impl Card {
         let steps = [1u32, 1];
         // SAFETY: arrays of two numbers each (strides: one), and 128 aligned bytes to write to.
         unsafe {
-            self.driver().check((self.driver().cuTensorMapEncodeTiled)(
+            self.driver().check((maps.cuTensorMapEncodeTiled)(
                 (&raw mut map).cast(),
                 kind as i32,
                 2,

@@ -1,11 +1,11 @@
 //! The functions of `libcuda.so.1` that are used, by their names there.
-#![allow(non_snake_case)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use anyhow::{Context as _, bail};
-
-use super::libraries::{Library, functions};
+use crate::{
+    CudaError, Result, functions,
+    library::{Answer, Library},
+};
 
 /// A context, module, kernel, stream or event.
 pub type Handle = *mut c_void;
@@ -13,23 +13,34 @@ pub type Handle = *mut c_void;
 pub type Address = u64;
 
 functions! {
-    /// The driver, loaded.
-    pub struct Driver {
+    /// What tells of the driver and of its cards; every driver has it.
+    pub struct Basics {
         cuInit(c_uint);
         cuDriverGetVersion(*mut c_int);
+        cuDeviceGetCount(*mut c_int);
         cuDeviceGet(*mut c_int, c_int);
         cuDeviceGetName(*mut c_char, c_int, c_int);
         cuDeviceGetAttribute(*mut c_int, c_int, c_int);
         cuDeviceTotalMem_v2(*mut usize, c_int);
+        cuGetErrorString(c_int, *mut *const c_char);
+    }
+}
+
+functions! {
+    /// What does work on a card.
+    pub struct Functions {
         cuDevicePrimaryCtxRetain(*mut Handle, c_int);
         cuCtxSetCurrent(Handle);
         cuCtxSynchronize();
-        cuGetErrorString(c_int, *mut *const c_char);
         cuMemAlloc_v2(*mut Address, usize);
         cuMemFree_v2(Address);
         cuMemGetInfo_v2(*mut usize, *mut usize);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
         cuMemcpyHtoD_v2(Address, *const c_void, usize);
         cuMemcpyDtoH_v2(*mut c_void, Address, usize);
+        cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
+        cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
         cuMemcpyDtoDAsync_v2(Address, Address, usize, Handle);
         cuMemsetD8_v2(Address, u8, usize);
         cuModuleLoadData(*mut Handle, *const c_void);
@@ -55,19 +66,51 @@ functions! {
         cuEventDestroy_v2(Handle);
         cuProfilerStart();
         cuProfilerStop();
-        cuTensorMapEncodeTiled(*mut c_void, c_int, u32, Address, *const u64, *const u64, *const u32, *const u32, c_int, c_int, c_int, c_int);
+    }
+}
+
+/// The driver, loaded.
+pub struct Driver {
+    pub library: Library,
+    pub basics: Basics,
+    functions: Functions,
+}
+
+impl std::ops::Deref for Driver {
+    type Target = Functions;
+
+    fn deref(&self) -> &Functions {
+        &self.functions
     }
 }
 
 impl Driver {
-    pub fn load() -> anyhow::Result<Driver> {
-        let library = Library::open(&["libcuda.so.1"])
-            .context("an NVIDIA card is needed, and there is no driver for one (libcuda.so.1)")?;
-        Driver::of(library)
+    pub fn load() -> Result<Driver> {
+        let (library, basics) = Basics::load()?;
+        Ok(Driver {
+            library,
+            basics,
+            functions: Functions::of(library)?,
+        })
     }
 
     /// An error with the driver's own words.
-    pub fn check(&self, result: c_int) -> anyhow::Result<()> {
+    pub fn check(&self, result: Answer) -> Result<()> {
+        self.basics.check(result)
+    }
+}
+
+impl Basics {
+    /// Loads the driver, whatever its age; nothing is asked of it yet.
+    pub fn load() -> Result<(Library, Basics)> {
+        let library = Library::open(&["libcuda.so.1"]).map_err(|error| CudaError::NoDriver {
+            reason: error.to_string(),
+        })?;
+        Ok((library, Basics::of(library)?))
+    }
+
+    /// An error with the driver's own words.
+    pub fn check(&self, result: Answer) -> Result<()> {
         if result == 0 {
             return Ok(());
         }
@@ -80,6 +123,9 @@ impl Driver {
                 false => CStr::from_ptr(text).to_string_lossy(),
             }
         };
-        bail!("the card's driver: {words} (error {result})")
+        Err(CudaError::Driver {
+            code: result,
+            words: words.into_owned(),
+        })
     }
 }
