@@ -25,12 +25,16 @@ pub struct Source {
 }
 
 impl Source {
-    /// Calls `f` for each element in order.
+    /// Calls `f` for each element in order; with [`BAD_INDEX`] if there is no array.
     ///
     /// # Safety
     /// The array is readable and nobody writes to it meanwhile.
     #[inline]
     pub unsafe fn for_each(&self, mut f: impl FnMut(i64)) {
+        if self.data.is_null() {
+            // Nobody has it.
+            return (0..self.elements()).for_each(|_| f(BAD_INDEX));
+        }
         for i2 in 0..self.count[2] {
             for i1 in 0..self.count[1] {
                 let row = i2 * self.strides_bytes[2] + i1 * self.strides_bytes[1];

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use trace::device::{DeviceDef, Launches};
 use trace::template::{Definition, Name, Template, TensorDef, encode_definitions};
 
 use crate::names::split_number;
@@ -14,6 +15,8 @@ pub struct Interner {
     /// By encoded form: two graphs that touch the same bytes in the same order
     /// are one template.
     templates: HashMap<Vec<u8>, u32>,
+    devices: HashMap<DeviceDef, u32>,
+    launches: HashMap<Launches, u32>,
     pending: Vec<Definition>,
 }
 
@@ -53,6 +56,24 @@ impl Interner {
         let number = *self.templates.entry(encoded).or_insert(next);
         if number == next {
             self.pending.push(definition);
+        }
+        number
+    }
+
+    pub fn device(&mut self, device: DeviceDef) -> u32 {
+        let next = self.devices.len() as u32;
+        let number = *self.devices.entry(device.clone()).or_insert(next);
+        if number == next {
+            self.pending.push(Definition::Device(device));
+        }
+        number
+    }
+
+    pub fn launches(&mut self, launches: Launches) -> u32 {
+        let next = self.launches.len() as u32;
+        let number = *self.launches.entry(launches.clone()).or_insert(next);
+        if number == next {
+            self.pending.push(Definition::Launches(launches));
         }
         number
     }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use ggml::{
-    Fusion, Graph, Known, NodeAccess, Op, OpNumbers, Slot, StepNodes, Tensor, TickRules,
-    check::Api, step_accesses,
+    DeviceStep, Fusion, Graph, Known, NodeAccess, Op, OpNumbers, RawTensor, Slot, StepNodes,
+    Tensor, TickRules, check::Api, device_accesses, device_steps, step_accesses,
 };
 use gguf::types::GgmlType;
 use trace::{
@@ -32,6 +32,13 @@ pub struct KnownGraph {
     /// Number of the template in the log.
     pub template: u32,
     pub steps: usize,
+    /// On a device: the first node of each step.
+    pub first_nodes: Vec<u32>,
+    /// On a device: the tensors of `begin`, whose values the host may have elsewhere each
+    /// time.
+    pub begin_tensors: Vec<*const RawTensor>,
+    /// On a device: arrays that only the device has, to be read back by who can.
+    pub late: Vec<Late>,
     /// Words of the steps of an evaluation.
     pub step_words: usize,
     /// Arrays to read before the first node, in the order of their captures.
@@ -77,47 +84,65 @@ const FLAG_INPUT: i32 = 1;
 
 impl KnownGraph {
     pub fn build(graph: Graph<'_>, knowledge: &Knowledge, interner: &mut Interner) -> KnownGraph {
-        KnownGraph::build_in(None, graph, knowledge, interner)
+        KnownGraph::build_in(None, None, graph, knowledge, interner)
     }
 
-    /// As [`KnownGraph::build`], for a graph of a program that we watch.
-    pub fn build_in(
+    /// As [`KnownGraph::build`], for a graph of a program that we watch, or of a device.
+    pub fn build_in<'g>(
         surroundings: Option<&Surroundings>,
-        graph: Graph<'_>,
+        device: Option<&OnDevice<'_, 'g>>,
+        graph: Graph<'g>,
         knowledge: &Knowledge,
         interner: &mut Interner,
     ) -> KnownGraph {
         let nodes: Vec<Tensor> = graph.nodes().collect();
         let rules = surroundings.map_or(TickRules::today(knowledge.fusion), |s| s.rules);
-        let mut builder = Builder {
-            knowledge,
-            place_of: surroundings.map(|s| &s.place_of),
-            interner,
-            buffer_types: HashMap::new(),
-            roots: HashMap::new(),
-            captures: Vec::new(),
-            capture_of: HashMap::new(),
-        };
+        let mut builder = Builder::new(surroundings, knowledge, interner);
+        builder.host_of = device.map(|device| device.host_of);
         let op_of = |node| knowledge.ops.op_of(node);
-        let stepped =
-            ggml::executed_steps_under(rules, &nodes, op_of, |tensor| graph.use_count(tensor));
+        let use_count = |tensor| graph.use_count(tensor);
+        let executed: Vec<Executed> = match device {
+            None => ggml::executed_steps_under(rules, &nodes, op_of, use_count)
+                .into_iter()
+                .map(Executed::Ticked)
+                .collect(),
+            Some(device) => device_steps(rules, &nodes, op_of, device.asked)
+                .into_iter()
+                .map(Executed::OnDevice)
+                .collect(),
+        };
         let mut layer = None;
         let mut found: Vec<NodeAccess> = Vec::new();
-        let mut steps = Vec::with_capacity(stepped.len());
-        for (number, &step) in stepped.iter().enumerate() {
+        let mut steps = Vec::with_capacity(executed.len());
+        for (number, &step) in executed.iter().enumerate() {
             found.clear();
-            let known = step_accesses(step, &nodes, op_of, &mut found);
-            let result = nodes[step.result()];
+            let (known, result, node, fused_nodes) = match step {
+                Executed::Ticked(step) => {
+                    let (node, fused) = match step {
+                        StepNodes::One(node) => (node, 1),
+                        StepNodes::RmsNormMul { norm } => (norm, 2),
+                    };
+                    let known = step_accesses(step, &nodes, op_of, &mut found);
+                    (known, step.result(), node, fused)
+                }
+                Executed::OnDevice(step) => {
+                    let known = device_accesses(step, &nodes, op_of, use_count, &mut found);
+                    let fused = u8::try_from(step.nodes(&nodes, op_of).count());
+                    (known, step.last, step.first, fused.unwrap_or(u8::MAX))
+                }
+            };
+            let result = nodes[result];
             layer = builder.layer_of(result, &found, layer);
-            builder.capture_special(number as u32, result, layer);
+            match step {
+                Executed::Ticked(_) => builder.capture_special(number as u32, result, layer),
+                Executed::OnDevice(step) => step
+                    .nodes(&nodes, op_of)
+                    .for_each(|node| builder.capture_special(number as u32, node, layer)),
+            }
             let accesses = found
                 .iter()
                 .filter_map(|access| builder.access(number as u32, access, layer))
                 .collect();
-            let (node, fused_nodes) = match step {
-                StepNodes::One(node) => (node, 1),
-                StepNodes::RmsNormMul { norm } => (norm, 2),
-            };
             let op = builder.op_text(step, &nodes);
             steps.push(Step {
                 node: node as u32,
@@ -129,13 +154,54 @@ impl KnownGraph {
                 accesses,
             });
         }
-        builder.finish(nodes.len() as u32, steps)
+        let device = device.map(|device| device.number);
+        builder.finish(nodes.len() as u32, steps, device)
     }
+}
+
+/// A graph that a device computes.
+pub struct OnDevice<'a, 'g> {
+    /// Of the device in the log.
+    pub number: u32,
+    /// See [`device_steps`].
+    pub asked: Option<&'a [u32]>,
+    pub host_of: &'a HostOf<'g>,
+}
+
+/// An array in the memory of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Late {
+    /// Number of its capture.
+    pub capture: u32,
+    /// The tensor that holds it.
+    pub tensor: *const RawTensor,
+    /// Its shape; `data` is for who has read it back to say.
+    pub source: Source,
+}
+
+/// Where the host has the values of an input that lies in a device's memory.
+pub type HostOf<'g> = dyn Fn(Tensor<'g>) -> Option<*const u8> + 'g;
+
+#[derive(Clone, Copy)]
+enum Executed {
+    Ticked(StepNodes),
+    OnDevice(DeviceStep),
+}
+
+/// The number of a root tensor in the log.
+pub fn tensor(
+    surroundings: Option<&Surroundings>,
+    knowledge: &Knowledge,
+    interner: &mut Interner,
+    root: Tensor<'_>,
+) -> u32 {
+    Builder::new(surroundings, knowledge, interner).tensor(root)
 }
 
 struct Builder<'a, 'g> {
     knowledge: &'a Knowledge,
     place_of: Option<&'a PlaceOf>,
+    host_of: Option<&'a HostOf<'g>>,
     interner: &'a mut Interner,
     buffer_types: HashMap<*mut c_void, (u32, u32)>,
     roots: HashMap<Tensor<'g>, u32>,
@@ -143,16 +209,38 @@ struct Builder<'a, 'g> {
     capture_of: HashMap<Tensor<'g>, u32>,
 }
 
-impl<'g> Builder<'_, 'g> {
-    fn op_text(&mut self, step: StepNodes, nodes: &[Tensor<'g>]) -> u32 {
+impl<'a, 'g> Builder<'a, 'g> {
+    fn new(
+        surroundings: Option<&'a Surroundings>,
+        knowledge: &'a Knowledge,
+        interner: &'a mut Interner,
+    ) -> Builder<'a, 'g> {
+        Builder {
+            knowledge,
+            place_of: surroundings.map(|s| &s.place_of),
+            host_of: None,
+            interner,
+            buffer_types: HashMap::new(),
+            roots: HashMap::new(),
+            captures: Vec::new(),
+            capture_of: HashMap::new(),
+        }
+    }
+
+    fn op_text(&mut self, step: Executed, nodes: &[Tensor<'g>]) -> u32 {
+        let knowledge = self.knowledge;
+        let name_of = |node: Tensor<'g>| {
+            // SAFETY: the number comes from a live node of this library, which
+            // answers with a static string.
+            unsafe { CStr::from_ptr((knowledge.api.ggml_op_name)(node.op())) }.to_bytes()
+        };
         match step {
-            StepNodes::RmsNormMul { .. } => self.interner.text(b"RMS_NORM+MUL"),
-            StepNodes::One(node) => {
-                // SAFETY: the number comes from a live node of this library, which
-                // answers with a static string.
-                let name =
-                    unsafe { CStr::from_ptr((self.knowledge.api.ggml_op_name)(nodes[node].op())) };
-                self.interner.text(name.to_bytes())
+            Executed::Ticked(StepNodes::RmsNormMul { .. }) => self.interner.text(b"RMS_NORM+MUL"),
+            Executed::Ticked(StepNodes::One(node)) => self.interner.text(name_of(nodes[node])),
+            Executed::OnDevice(step) => {
+                let op_of = |node| knowledge.ops.op_of(node);
+                let names: Vec<&[u8]> = step.nodes(nodes, op_of).map(name_of).collect();
+                self.interner.text(&names.join(&b'+'))
             }
         }
     }
@@ -278,8 +366,14 @@ impl<'g> Builder<'_, 'g> {
         // dimension 0.
         let from = usize::from(kind == CaptureKind::ExpertWeights);
         let count: [u64; 3] = std::array::from_fn(|i| ne[i + from]);
+        let is_input = is_leaf(tensor);
+        let data = match self.host_of {
+            None => Some(tensor.data() as *const u8),
+            // What is not the host's to read comes later, or never.
+            Some(host_of) => host_of(tensor).filter(|_| is_input),
+        };
         let source = Source {
-            data: tensor.data() as *const u8,
+            data: data.unwrap_or(std::ptr::null()),
             element,
             count: count.map(|n| n as usize),
             strides_bytes: std::array::from_fn(|i| nb[i + from] as usize),
@@ -290,7 +384,7 @@ impl<'g> Builder<'_, 'g> {
                 width_for(bound)
             },
         };
-        let time = if is_leaf(tensor) {
+        let time = if is_input && data.is_some() {
             CaptureTime::Begin
         } else {
             CaptureTime::Step(step)
@@ -370,7 +464,18 @@ impl<'g> Builder<'_, 'g> {
         known
     }
 
-    fn finish(mut self, nodes: u32, steps: Vec<Step>) -> KnownGraph {
+    fn finish(mut self, nodes: u32, steps: Vec<Step>, device: Option<u32>) -> KnownGraph {
+        let of_device = self.capture_of.iter().filter(|_| device.is_some());
+        let late = of_device.filter_map(|(tensor, &capture)| {
+            let (def, source) = &self.captures[capture as usize];
+            let is_late = def.time != CaptureTime::Begin && def.kind == CaptureKind::ExpertIds;
+            is_late.then_some(Late {
+                capture,
+                tensor: tensor.as_ptr(),
+                source: *source,
+            })
+        });
+        let late: Vec<Late> = late.collect();
         // A router's weights belong to the experts chosen in the same layer.
         for i in 0..self.captures.len() {
             if self.captures[i].0.kind == CaptureKind::ExpertWeights {
@@ -381,6 +486,15 @@ impl<'g> Builder<'_, 'g> {
                 self.captures[i].0.pair = ids.map(|n| n as u32);
             }
         }
+        let tensor_of = |capture: usize| {
+            let mut known = self.capture_of.iter();
+            let found = known.find(|&(_, &number)| number as usize == capture);
+            found.map_or(std::ptr::null(), |(tensor, _)| tensor.as_ptr())
+        };
+        let begin_tensors = (0..self.captures.len())
+            .filter(|&at| device.is_some() && self.captures[at].0.time == CaptureTime::Begin)
+            .map(tensor_of)
+            .collect();
         let begin: Vec<(CaptureKind, Source)> = self
             .captures
             .iter()
@@ -411,8 +525,16 @@ impl<'g> Builder<'_, 'g> {
             nodes,
             steps,
             captures,
+            device,
+        };
+        let first_nodes = match device {
+            Some(_) => template.steps.iter().map(|step| step.node).collect(),
+            None => Vec::new(),
         };
         KnownGraph {
+            first_nodes,
+            begin_tensors,
+            late,
             steps: template.steps.len(),
             step_words: template.step_words(),
             template: self.interner.template(template),

@@ -1,5 +1,6 @@
 //! What the begin of an evaluation, each tick and its end store.
 
+pub mod device;
 mod observe;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -83,6 +84,8 @@ pub struct Recorder {
     knowledge: Arc<Knowledge>,
     interner: Interner,
     batch: Batch,
+    /// Of the last evaluation that had tokens.
+    last_phase: Phase,
     scratch: Vec<i64>,
     begin_words: Vec<u64>,
     counts: Counts,
@@ -110,6 +113,11 @@ enum Layout {
 struct KeptGraph {
     key: GraphKey,
     known: KnownGraph,
+    /// Of a graph on a device, whatever its number.
+    fingerprint: u64,
+    /// Its kernels on a device, once they are known, and their number in the log.
+    launches: Option<u32>,
+    kernels: Option<Arc<[device::Launch]>>,
 }
 
 /// Tells graphs apart: by ggml's own number where it gives one, otherwise by a
@@ -118,6 +126,11 @@ struct KeptGraph {
 enum GraphKey {
     Uid(u64),
     Fingerprint(u64),
+    /// By the number of the device in the log, too; 0 where ggml gives no number.
+    OnDevice {
+        device: u32,
+        uid: u64,
+    },
 }
 
 #[derive(Default)]
@@ -149,6 +162,7 @@ impl Recorder {
                 phase: Phase::Unknown,
                 tokens: VecDeque::new(),
             },
+            last_phase: Phase::Unknown,
             scratch: Vec::with_capacity(4096),
             begin_words: Vec::with_capacity(4096),
             counts: Counts::default(),
@@ -260,9 +274,15 @@ impl Recorder {
         }
         let known = &self.graphs[self.current].known;
         let threads = u64::from(u16::try_from(threads).unwrap_or(0));
+        let phase = match (known.tokens, self.surroundings.is_some()) {
+            // Of a graph that devices share with the processor the tokens are in one part.
+            (None, true) if self.last_phase != Phase::Unknown => self.last_phase,
+            _ => self.phase(known),
+        };
+        self.last_phase = phase;
         self.appender.put(number);
         self.appender
-            .put(u64::from(known.template) | (self.phase(known) as u64) << 32 | threads << 48);
+            .put(u64::from(known.template) | (phase as u64) << 32 | threads << 48);
         self.appender.put(self.batch.context);
         // Read as late as possible: what we did so far is not the program's time.
         self.appender.put(now_nanos());
@@ -447,6 +467,10 @@ impl Recorder {
             }
         }
         self.scratch.clear();
+        let mut last: Option<BatchToken> = None;
+        if known.positions.is_none() && known.tokens.is_some() {
+            self.has_consecutive_positions = false;
+        }
         for (i, &token) in tokens.iter().enumerate() {
             // Evaluations take the batch's tokens in order; a batch that llama.cpp
             // regrouped by sequence is searched.
@@ -458,6 +482,15 @@ impl Recorder {
                 break;
             };
             self.scratch.push(i64::from(found.sequence));
+            // Where the positions are in another part of the graph.
+            let follows = |last: BatchToken| {
+                last.sequence == found.sequence
+                    && (found.position == ANY_POSITION || found.position == last.position + 1)
+            };
+            if known.positions.is_none() && last.is_some_and(follows) {
+                self.has_consecutive_positions = true;
+            }
+            last = Some(found);
         }
         if self.scratch.len() != tokens.len() {
             self.scratch.clear();
@@ -474,17 +507,21 @@ impl Recorder {
             return index;
         }
         let surroundings = self.surroundings.as_ref();
-        let known = KnownGraph::build_in(surroundings, graph, &self.knowledge, &mut self.interner);
+        let known = KnownGraph::build_in(
+            surroundings,
+            None,
+            graph,
+            &self.knowledge,
+            &mut self.interner,
+        );
         self.counts.templates = self.counts.templates.max(u64::from(known.template) + 1);
-        let kept = KeptGraph { key, known };
-        if self.graphs.len() < GRAPHS_KEPT {
-            self.graphs.push(kept);
-            return self.graphs.len() - 1;
-        }
-        let index = self.next_victim;
-        self.next_victim = (index + 1) % GRAPHS_KEPT;
-        self.graphs[index] = kept;
-        index
+        self.keep(KeptGraph {
+            key,
+            known,
+            fingerprint: 0,
+            launches: None,
+            kernels: None,
+        })
     }
 
     /// `false` when they could not be written; they stay pending.

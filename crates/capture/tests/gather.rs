@@ -42,6 +42,7 @@ fn through_a_log(values: &[i64], width_bytes: u8) -> (Vec<i64>, Vec<i64>, usize)
         accesses: vec![],
     };
     let template = Template {
+        device: None,
         nodes: 1,
         steps: vec![step],
         captures: vec![capture(CaptureTime::Begin), capture(CaptureTime::Step(0))],

@@ -9,12 +9,14 @@
 //!   and the bytes it writes ([`ops::table`] is the list);
 //! - [`region`]: views as byte regions of their root tensor;
 //! - [`steps`]: which nodes of a graph execute, and which are fused;
+//! - [`device`]: the same for GPUs, whose backends fuse as they like;
 //! - [`foreign`]: graphs of libraries that lay their structs out otherwise.
 //!
 //! What is deliberately not here: time, logs, names of layers or experts, and
 //! anything that allocates while a graph is being computed.
 
 pub mod check;
+pub mod device;
 pub mod foreign;
 pub mod graph;
 pub mod ops;
@@ -22,6 +24,7 @@ pub mod region;
 pub mod steps;
 pub mod tensor;
 
+pub use device::{DeviceStep, device_accesses, device_steps};
 pub use graph::{Graph, RawGraph};
 pub use ops::{Direction, Known, NodeAccess, Op, OpNumbers, Slot, accesses};
 pub use region::view_region;

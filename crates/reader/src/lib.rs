@@ -10,6 +10,7 @@
 //! - [`tensors`]: what every tensor of the run is, by one rule;
 //! - [`prepared`]: a graph's template, worked out once: what each access touches, which
 //!   of them an index array decides; [`choices`]: what such arrays name;
+//! - [`device`]: what devices did: their kernels, when steps ran there, copies;
 //! - [`tables`]: the tables of a run and what their columns mean;
 //! - [`rows`]: the rows of these tables, whatever format they end up in;
 //! - [`tally`]: what a template's evaluations touched, counted; [`summary`]: everything
@@ -22,6 +23,7 @@
 
 pub mod audit;
 pub mod choices;
+pub mod device;
 pub mod kernel;
 pub mod log;
 pub mod prepared;
@@ -34,6 +36,7 @@ pub mod tally;
 pub mod tensors;
 
 pub use choices::{Index, Router};
+pub use device::{Device, SeenCopy, Times};
 pub use log::{Log, Stream, Visitor, Walked};
 pub use prepared::{Prepared, PreparedAccess, PreparedStep};
 pub use reading::{Reading, Walk};

@@ -15,7 +15,13 @@ use std::{
 
 use trace::read::{Definitions, ReadError, Writer};
 
-use crate::{prepared::Prepared, reading::Reading, seen::Seen, tensors::Tensors};
+use crate::{
+    device::{Device, SeenCopy},
+    prepared::Prepared,
+    reading::Reading,
+    seen::Seen,
+    tensors::Tensors,
+};
 
 /// The log of a run, or the part of it that is wanted.
 #[derive(Clone, Debug)]
@@ -41,6 +47,8 @@ pub struct Walked {
     /// Every stream was closed in an orderly way.
     pub is_closed: bool,
     pub tensors: Tensors,
+    /// Those besides the processor, each once.
+    pub devices: Vec<Device>,
 }
 
 /// A stream, as far as it has been read.
@@ -68,6 +76,11 @@ pub trait Visitor {
     }
 
     fn evaluation(&mut self, seen: &Seen) -> Result<(), Self::Error>;
+
+    /// Bytes went between host and device, before the evaluation that follows.
+    fn copy(&mut self, _copy: &SeenCopy) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// Everything that the stream has defined is known now.
     fn stream_ends(&mut self, _stream: &Stream) -> Result<(), Self::Error> {

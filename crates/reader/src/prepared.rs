@@ -14,11 +14,14 @@ use trace::{
 
 use crate::{
     choices::{Index, Router, routers},
+    device::Device,
     tensors::{Tensor, Tensors},
 };
 
 #[derive(Clone, Debug, Default)]
 pub struct Prepared {
+    /// That computes it; `None` for the processor.
+    pub device: Option<Device>,
     pub steps: Vec<PreparedStep>,
     /// Of all steps, in their order.
     pub accesses: Vec<PreparedAccess>,
@@ -112,6 +115,7 @@ impl Prepared {
         of_stream: &[u32],
     ) -> Result<Prepared, String> {
         let mut prepared = Prepared {
+            device: template.device.and_then(|n| Device::of(definitions, n)),
             routers: routers(template)?,
             ..Prepared::default()
         };

@@ -9,15 +9,18 @@
 //! [`Tensor::number`]: crate::Tensor::number
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     ops::Range,
 };
 
-use trace::read::{
-    Definitions, Evaluation, Event, ReadError, StreamEnd, StreamReader, Writer, streams,
+use trace::{
+    device::Copy,
+    read::{Definitions, Evaluation, Event, ReadError, StreamEnd, StreamReader, Writer, streams},
+    template::CaptureKind,
 };
 
 use crate::{
+    device::{Device, Kernel, SeenCopy},
     log::{Log, Stream, Visitor, Walked},
     prepared::Prepared,
     seen::Seen,
@@ -47,6 +50,7 @@ struct Numbers {
     eval: u64,
     token: u64,
     template: u32,
+    copy: u64,
     /// Of all evaluations.
     nanos: u64,
     bytes: u64,
@@ -58,6 +62,7 @@ impl Numbers {
             eval: self.eval + more.eval,
             token: self.token + more.token,
             template: self.template + more.template,
+            copy: self.copy + more.copy,
             nanos: self.nanos.saturating_add(more.nanos),
             bytes: self.bytes.saturating_add(more.bytes),
         }
@@ -74,6 +79,11 @@ struct Known {
     /// Places of its tensors.
     tensors: Vec<u32>,
     templates: Vec<Result<Prepared, String>>,
+    /// Of each context: the first token of its last evaluation that had any.
+    parts: HashMap<u64, u64>,
+    devices: Vec<Device>,
+    /// The kernels of each of its launches.
+    launches: Vec<Vec<Kernel>>,
 }
 
 impl Known {
@@ -85,6 +95,12 @@ impl Known {
             self.templates.push(prepared);
         }
         self.has.template = self.templates.len() as u32;
+        for number in self.devices.len()..definitions.devices.len() {
+            self.devices.extend(Device::of(definitions, number as u32));
+        }
+        let new = definitions.launches[self.launches.len()..].iter();
+        self.launches
+            .extend(new.map(|launches| Kernel::all(definitions, launches)));
     }
 
     /// `Err` says why the evaluation has no rows.
@@ -102,18 +118,35 @@ impl Known {
         self.has.eval = self.has.eval.max(evaluation.number + 1);
         let template = evaluation.template as usize;
         let prepared = self.templates.get(template).ok_or("it has no graph")?;
+        let launches = evaluation.device.as_ref().and_then(|d| d.launches);
+        let kernels = launches.and_then(|at| self.launches.get(at as usize));
+        let tokens = evaluation.first_of(&definitions.templates[template], CaptureKind::Tokens);
+        // A part of a graph that has no tokens of its own computes those of the part before.
+        let token = match tokens.is_empty() {
+            true => *self
+                .parts
+                .get(&evaluation.context)
+                .unwrap_or(&self.has.token),
+            false => {
+                self.parts.insert(evaluation.context, self.has.token);
+                self.has.token
+            }
+        };
         let seen = Seen {
             eval,
             stream: self.stream,
             template: self.first.template + evaluation.template,
-            first_token: self.first.token + self.has.token,
+            first_token: self.first.token + token,
             evaluation,
             prepared: prepared.as_ref().map_err(String::as_str)?,
             tensors,
             definitions,
+            kernels: kernels.map_or(&[], Vec::as_slice),
             graph: &definitions.templates[template],
         };
-        let nanos = seen.nanos().and_then(|nanos| add(self.has.nanos, nanos));
+        let nanos = seen
+            .longest_nanos()
+            .and_then(|nanos| add(self.has.nanos, nanos));
         let bytes = add(self.has.bytes, seen.prepared.bytes);
         let fits = |first, has: Option<u64>| has.filter(|&has| add(first, has).is_some());
         self.has.nanos = fits(self.first.nanos, nanos).ok_or("its times cannot be")?;
@@ -122,6 +155,41 @@ impl Known {
         // Tokens count through the run, whichever part is wanted.
         self.has.token += seen.tokens();
         Ok(seen)
+    }
+
+    /// `Err` says why the copy has no row.
+    fn copy<'a>(
+        &'a mut self,
+        tensors: &'a Tensors,
+        copy: &'a Copy,
+    ) -> Result<SeenCopy<'a>, &'static str> {
+        let number = self.has.copy;
+        self.has.copy += 1;
+        let eval = self.first.eval.checked_add(copy.evaluation);
+        let eval = eval
+            .filter(|&eval| eval <= MAX_EVAL)
+            .ok_or("its evaluation's number is larger than a table can say")?;
+        if copy.begin_nanos.max(copy.end_nanos) > MAX_SUM {
+            return Err("its times cannot be");
+        }
+        let bytes =
+            add(self.has.bytes, copy.bytes).filter(|&has| add(self.first.bytes, has).is_some());
+        let end = copy.tensor_offset.checked_add(copy.bytes);
+        if end.is_none_or(|end| end > MAX_SUM) {
+            return Err("it has more bytes than can be");
+        }
+        self.has.bytes = bytes.ok_or("it has more bytes than can be")?;
+        let tensor = self.tensors.get(copy.tensor as usize);
+        let device = self.devices.get(copy.device as usize);
+        let (tensor, device) = tensor.zip(device).ok_or("it is of nothing that is known")?;
+        Ok(SeenCopy {
+            number: self.first.copy + number,
+            eval,
+            stream: self.stream,
+            copy,
+            tensor: &tensors.all()[*tensor as usize],
+            device,
+        })
     }
 
     fn stream<'a>(&'a self, definitions: &'a Definitions, tensors: &'a Tensors) -> Stream<'a> {
@@ -283,6 +351,17 @@ impl Reading {
         self.streams.values().flat_map(|s| &s.damaged)
     }
 
+    /// Those besides the processor, each once, by stream.
+    pub fn devices(&self) -> Vec<Device> {
+        let mut devices: Vec<Device> = Vec::new();
+        for device in self.streams.values().flat_map(|s| &s.known.devices) {
+            if !devices.contains(device) {
+                devices.push(device.clone());
+            }
+        }
+        devices
+    }
+
     pub(crate) fn finish(self) -> Walked {
         let all = || self.streams.values();
         Walked {
@@ -293,6 +372,7 @@ impl Reading {
             templates: all().map(|s| u64::from(s.known.has.template)).sum(),
             record_bytes: all().map(|s| s.record_bytes).sum(),
             is_closed: all().all(|s| s.end == StreamEnd::Closed),
+            devices: self.devices(),
             tensors: self.tensors,
         }
     }
@@ -337,6 +417,7 @@ impl StreamReading {
             self.reader = Some(reader);
         } else {
             self.known.templates = Vec::new();
+            self.known.launches = Vec::new();
         }
         result
     }
@@ -368,6 +449,17 @@ impl StreamReading {
                         Err(reason) => {
                             let place =
                                 format!("stream {stream}: evaluation {}", evaluation.number);
+                            self.damaged.push(format!("{place}: {reason}"));
+                        }
+                    }
+                }
+                Event::Copy(copy) => {
+                    self.define(reader, tensors, visitor)?;
+                    match self.known.copy(tensors, &copy) {
+                        Ok(seen) if evals.contains(&seen.eval) => visitor.copy(&seen)?,
+                        Ok(_) => {}
+                        Err(reason) => {
+                            let place = format!("stream {stream}: a copy");
                             self.damaged.push(format!("{place}: {reason}"));
                         }
                     }
@@ -404,6 +496,6 @@ impl StreamReading {
 }
 
 fn executed_steps(evaluation: &Evaluation) -> u64 {
-    let executed = evaluation.step_nanos.iter().filter(|&&nanos| nanos != 0);
-    executed.count() as u64
+    let steps = 0..evaluation.step_nanos.len();
+    steps.filter(|&step| evaluation.was_executed(step)).count() as u64
 }

@@ -13,7 +13,8 @@ use trace::{
 };
 
 use crate::{
-    prepared::{PreparedAccess, PreparedStep, Sums},
+    device::{Device, Kernel, PROCESSOR, SeenCopy, Times},
+    prepared::{Prepared, PreparedAccess, PreparedStep, Sums},
     seen::{Executed, Seen, SeenAccess},
     tensors::Tensor,
 };
@@ -49,7 +50,7 @@ impl<'a> Cell<'a> {
 }
 
 /// Of [`crate::tables::TENSORS`].
-pub fn tensor(tensor: &Tensor) -> [Cell<'_>; 13] {
+pub fn tensor(tensor: &Tensor) -> [Cell<'_>; 14] {
     [
         Cell::int(tensor.number),
         Cell::text(&*tensor.name),
@@ -64,12 +65,14 @@ pub fn tensor(tensor: &Tensor) -> [Cell<'_>; 13] {
         Cell::int_or_null(tensor.place.map(|p| p.file_offset)),
         Cell::text(&*tensor.buffer_type),
         Cell::int(tensor.address),
+        Cell::text_or_null(tensor.device()),
     ]
 }
 
 /// Of [`crate::tables::EVALS`].
-pub fn eval(seen: &Seen, sums: &Sums) -> [Cell<'static>; 17] {
+pub fn eval<'a>(seen: &Seen<'a>, sums: &Sums) -> [Cell<'a>; 20] {
     let evaluation = seen.evaluation;
+    let (device_begin, device_end) = seen.device_nanos().unzip();
     [
         Cell::int(seen.eval),
         Cell::int(seen.stream),
@@ -88,6 +91,9 @@ pub fn eval(seen: &Seen, sums: &Sums) -> [Cell<'static>; 17] {
         Cell::int(sums.weight_bytes),
         Cell::int(sums.kv_bytes),
         Cell::int_or_null(seen.waited_nanos()),
+        Cell::text(seen.device_name()),
+        Cell::int_or_null(device_begin),
+        Cell::int_or_null(device_end),
     ]
 }
 
@@ -114,9 +120,19 @@ pub fn tokens<'a>(seen: &'a Seen) -> impl Iterator<Item = [Cell<'static>; 7]> + 
 }
 
 /// What a template fixes of [`crate::tables::NODES`].
-pub const NODE_FIXED: [&str; 6] = ["step", "node", "fused_nodes", "op", "name", "layer"];
+pub const NODE_FIXED: [&str; 7] = [
+    "step",
+    "node",
+    "fused_nodes",
+    "op",
+    "name",
+    "layer",
+    "device",
+];
 
-pub fn fixed_node(number: usize, step: &PreparedStep) -> [Cell<'_>; NODE_FIXED.len()] {
+pub fn fixed_node(prepared: &Prepared, number: usize) -> [Cell<'_>; NODE_FIXED.len()] {
+    let step = &prepared.steps[number];
+    let device = prepared.device.as_ref();
     [
         Cell::int(number as u64),
         Cell::int(step.node),
@@ -124,14 +140,14 @@ pub fn fixed_node(number: usize, step: &PreparedStep) -> [Cell<'_>; NODE_FIXED.l
         Cell::text(&*step.op),
         Cell::text(&*step.name),
         Cell::int_or_null(step.layer),
+        Cell::text(device.map_or(PROCESSOR, |device| &device.name)),
     ]
 }
 
 /// Of [`crate::tables::NODES`].
-pub fn node<'a>(seen: &Seen, executed: &Executed<'a>) -> [Cell<'a>; 10] {
-    let [step, node, fused, op, name, layer] = fixed_node(executed.number, executed.step);
-    let times = [executed.begin_nanos, executed.end_nanos, executed.nanos()];
-    let [begin, end, duration] = times.map(Cell::int);
+pub fn node<'a>(seen: &Seen<'a>, executed: &Executed) -> [Cell<'a>; 11] {
+    let [step, node, fused, op, name, layer, device] = fixed_node(seen.prepared, executed.number);
+    let [begin, end, duration] = times(executed.times);
     [
         Cell::int(seen.eval),
         step,
@@ -140,9 +156,94 @@ pub fn node<'a>(seen: &Seen, executed: &Executed<'a>) -> [Cell<'a>; 10] {
         op,
         name,
         layer,
+        device,
         begin,
         end,
         duration,
+    ]
+}
+
+/// Begin, end, and what was its own: null where nobody measured them.
+fn times(times: Option<Times>) -> [Cell<'static>; 3] {
+    times.map_or([const { Cell::Null }; 3], |times| {
+        [times.begin_nanos, times.end_nanos, times.nanos].map(Cell::int)
+    })
+}
+
+/// Of [`crate::tables::DEVICES`].
+pub fn device(device: &Device) -> [Cell<'_>; 3] {
+    [
+        Cell::text(&*device.name),
+        Cell::text(&*device.description),
+        Cell::int_or_null(device.memory_bytes),
+    ]
+}
+
+/// What a graph's launches fix of [`crate::tables::KERNELS`].
+pub const KERNEL_FIXED: [&str; 7] = ["step", "kernel", "device", "kind", "name", "grid", "block"];
+
+pub fn fixed_kernel<'a>(
+    prepared: &'a Prepared,
+    number: usize,
+    kernel: &'a Kernel,
+) -> [Cell<'a>; KERNEL_FIXED.len()] {
+    let device = prepared.device.as_ref();
+    let size = |[x, y, z]: [u32; 3]| Cell::text(format!("{x}x{y}x{z}"));
+    [
+        Cell::int_or_null(kernel.step),
+        Cell::int(number as u64),
+        Cell::text(device.map_or(PROCESSOR, |device| &device.name)),
+        Cell::text(kernel.kind.name()),
+        Cell::text(&*kernel.name),
+        size(kernel.grid),
+        size(kernel.block),
+    ]
+}
+
+/// Of [`crate::tables::KERNELS`].
+pub fn kernels<'a>(seen: &Seen<'a>) -> impl Iterator<Item = [Cell<'a>; 11]> {
+    let (eval, prepared, measured) = (seen.eval, seen.prepared, seen.kernel_times());
+    let kernels = seen.kernels.iter().enumerate();
+    kernels.map(move |(number, of)| {
+        let [step, kernel, device, kind, name, grid, block] = fixed_kernel(prepared, number, of);
+        let measured = measured
+            .as_ref()
+            .map(|measured| measured[number])
+            .filter(Times::is_measured);
+        let [begin, end, exclusive] = times(measured);
+        [
+            Cell::int(eval),
+            step,
+            kernel,
+            device,
+            kind,
+            name,
+            grid,
+            block,
+            begin,
+            end,
+            exclusive,
+        ]
+    })
+}
+
+/// Of [`crate::tables::COPIES`].
+pub fn copy<'a>(seen: &SeenCopy<'a>) -> [Cell<'a>; 13] {
+    let (copy, tensor) = (seen.copy, seen.tensor);
+    [
+        Cell::int(seen.number),
+        Cell::int(seen.eval),
+        Cell::int(copy.context),
+        Cell::text(&*seen.device.name),
+        Cell::text(copy.way.name()),
+        Cell::int(tensor.number),
+        Cell::text(&*tensor.name),
+        Cell::text(tensor.kind.name()),
+        Cell::int(copy.tensor_offset),
+        Cell::int(copy.bytes),
+        Cell::int(copy.is_async),
+        Cell::int(copy.begin_nanos),
+        Cell::int(copy.end_nanos),
     ]
 }
 
@@ -298,7 +399,7 @@ pub fn strides(region: &Strided) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::{ACCESSES, NODES};
+    use crate::tables::{ACCESSES, KERNELS, NODES};
 
     #[test]
     fn what_a_template_fixes_are_columns_of_the_tables() {
@@ -307,6 +408,9 @@ mod tests {
         }
         for column in NODE_FIXED {
             NODES.position(column);
+        }
+        for column in KERNEL_FIXED {
+            KERNELS.position(column);
         }
     }
 }

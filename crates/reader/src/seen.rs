@@ -2,12 +2,14 @@
 
 use trace::{
     expand::{self, Access, Route},
+    format::flags,
     origin::Source,
     read::{Definitions, Evaluation},
     template::{CaptureKind, Direction, Operand, Template, TensorKind},
 };
 
 use crate::{
+    device::{Kernel, PROCESSOR, Times, kernel_times, step_times},
     prepared::{Prepared, PreparedAccess, PreparedStep, Sums},
     reading::MAX_SUM,
     tally::Traffic,
@@ -27,6 +29,8 @@ pub struct Seen<'a> {
     pub prepared: &'a Prepared,
     pub tensors: &'a Tensors,
     pub definitions: &'a Definitions,
+    /// On a device: what it launched there, in this order; empty where that is not known.
+    pub kernels: &'a [Kernel],
     pub(crate) graph: &'a Template,
 }
 
@@ -35,14 +39,15 @@ pub struct Seen<'a> {
 pub struct Executed<'a> {
     pub number: usize,
     pub step: &'a PreparedStep,
-    /// The tick of the step before, or the begin of the evaluation.
-    pub begin_nanos: u64,
-    pub end_nanos: u64,
+    /// On the processor from the tick of the step before, or the begin of the evaluation, to
+    /// its own; on a device by its kernels. `None` where nobody measured it.
+    pub times: Option<Times>,
 }
 
 impl Executed<'_> {
+    /// What is known to have been its time: 0 where nobody measured it.
     pub fn nanos(&self) -> u64 {
-        self.end_nanos.saturating_sub(self.begin_nanos)
+        self.times.map_or(0, |times| times.nanos)
     }
 }
 
@@ -94,32 +99,119 @@ impl<'a> Seen<'a> {
     /// The steps that were executed; of an evaluation that was aborted those it came to.
     pub fn steps(&self) -> impl Iterator<Item = Executed<'a>> {
         let (prepared, evaluation) = (self.prepared, self.evaluation);
+        let on_device = evaluation.device.is_some();
+        let measured = match self.kernel_times() {
+            Some(times) => step_times(self.kernels, &times, prepared.steps.len()),
+            None => Vec::new(),
+        };
         let mut begin_nanos = evaluation.begin_nanos;
         let executed = (0..prepared.steps.len()).filter(|&step| evaluation.was_executed(step));
         executed.map(move |number| {
-            let end_nanos = evaluation.step_nanos[number];
+            let times = if on_device {
+                measured.get(number).copied().flatten()
+            } else {
+                let end_nanos = evaluation.step_nanos[number];
+                let begin_nanos = std::mem::replace(&mut begin_nanos, end_nanos);
+                Some(Times {
+                    begin_nanos,
+                    end_nanos,
+                    nanos: end_nanos.saturating_sub(begin_nanos),
+                })
+            };
             Executed {
                 number,
                 step: &prepared.steps[number],
-                begin_nanos: std::mem::replace(&mut begin_nanos, end_nanos),
-                end_nanos,
+                times,
             }
         })
     }
 
-    /// How long it took, or its steps together where these say more; `None` if a time cannot
-    /// be.
-    pub(crate) fn nanos(&self) -> Option<u64> {
+    /// The name of the device that computed it, or of the processor.
+    pub fn device_name(&self) -> &'a str {
+        let device = self.prepared.device.as_ref();
+        device.map_or(PROCESSOR, |device| &device.name)
+    }
+
+    pub fn is_on_device(&self) -> bool {
+        self.evaluation.device.is_some()
+    }
+
+    /// When the device began and ended it, where that was measured.
+    pub fn device_nanos(&self) -> Option<(u64, u64)> {
+        self.evaluation.device.as_ref()?.nanos
+    }
+
+    /// When each of its [`Seen::kernels`] ran; `None` where that was not measured.
+    pub fn kernel_times(&self) -> Option<Vec<Times>> {
+        kernel_times(self.evaluation, self.kernels.len())
+    }
+
+    /// Whether anybody measured when its steps ran.
+    pub fn has_step_times(&self) -> bool {
+        !self.is_on_device() || self.kernel_times().is_some()
+    }
+
+    /// From the call that asked for it to the end of it, as far as anybody knows.
+    pub fn window(&self) -> (u64, u64) {
         let Evaluation {
             begin_nanos: begin,
             end_nanos: end,
-            step_nanos,
             ..
-        } = self.evaluation;
-        let last = step_nanos.iter().fold(*begin.max(end), |a, &b| a.max(b));
+        } = *self.evaluation;
+        let on_device = self.device_nanos().map_or(0, |(_, end)| end);
+        (begin, end.max(on_device))
+    }
+
+    /// How long it was computed: by the processor, or by the device. `None` if that was not
+    /// measured: how long a device was asked for it is not how long it took.
+    pub fn computed_nanos(&self) -> Option<u64> {
+        let (begin, end) = match self.is_on_device() {
+            true => self.device_nanos()?,
+            false => (self.evaluation.begin_nanos, self.evaluation.end_nanos),
+        };
+        Some(end.saturating_sub(begin))
+    }
+
+    /// Its graph chooses experts.
+    pub fn has_routers(&self) -> bool {
+        self.prepared.routers.iter().any(|r| r.elements > 0)
+    }
+
+    /// Which experts were read is known. Of a device only those evaluations say so that read
+    /// it back: nothing may be concluded from an expert that the others do not name.
+    pub fn experts_are_known(&self) -> bool {
+        let mut routers = self.prepared.routers.iter();
+        routers.all(|r| r.elements == 0 || !r.ids(self.evaluation).is_empty())
+    }
+
+    /// What access `at` of the template touched is known: no index array that decides it is
+    /// missing.
+    pub fn is_index_known(&self, at: usize) -> bool {
+        let index = self.prepared.accesses[at].index.as_ref();
+        index.is_none_or(|i| i.elements == 0 || !i.values(self.evaluation).is_empty())
+    }
+
+    /// Something was not as predicted: its times, or what it touched, are not certain.
+    pub fn is_doubtful(&self) -> bool {
+        let doubts = flags::TICK_MISMATCH | flags::BAD_INDEX | flags::KERNELS_DIFFER;
+        self.evaluation.flags & doubts != 0
+    }
+
+    /// The longest that anybody may say it took, or its steps together; `None` if a time
+    /// cannot be.
+    pub(crate) fn longest_nanos(&self) -> Option<u64> {
+        let evaluation = self.evaluation;
+        let (begin, end) = self.window();
+        let mut last = begin.max(end);
+        last = evaluation.step_nanos.iter().fold(last, |a, &b| a.max(b));
+        if let Some(device) = &evaluation.device {
+            let ends = device.kernel_nanos.iter().chain(&device.nanos);
+            last = ends.fold(last, |a, &(begin, end)| a.max(begin).max(end));
+        }
         let mut steps = self.steps().map(|step| step.nanos());
         let steps = steps.try_fold(0u64, u64::checked_add)?;
-        (last <= MAX_SUM).then_some(steps.max(end.saturating_sub(*begin)))
+        let longest = steps.max(end.saturating_sub(begin));
+        (last <= MAX_SUM).then_some(longest.max(self.computed_nanos().unwrap_or(0)))
     }
 
     /// The accesses of a step, which was executed.

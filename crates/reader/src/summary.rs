@@ -6,13 +6,14 @@
 use std::{collections::BTreeMap, path::Path};
 
 use trace::{
-    format::{Phase, flags},
+    format::Phase,
     phases::TokenPhase,
     read::ReadError,
     template::{Direction, TensorKind},
 };
 
 use crate::{
+    device::PROCESSOR,
     log::{Log, Stream, Visitor},
     prepared::Prepared,
     seen::Seen,
@@ -25,7 +26,7 @@ pub use crate::tally::Traffic;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpSum {
     pub steps: u64,
-    /// Between the tick before and its own.
+    /// Between the tick before and its own; on a device what was measured there.
     pub nanos: u64,
     pub read: Traffic,
     pub written: Traffic,
@@ -40,9 +41,20 @@ pub struct PhaseSum {
     pub tokens: u64,
     /// Those of them in evaluations of this phase: what `nanos` was spent on.
     pub timed_tokens: u64,
+    /// In which they were computed: on a device what was measured there.
     pub nanos: u64,
+    /// Evaluations of devices that did not say how long they took: `nanos` lacks them.
+    pub untimed_evaluations: u64,
     /// Bytes of weights read.
     pub weight_bytes: u64,
+}
+
+impl PhaseSum {
+    /// `None` where nothing took time, or a device did not say how long it took.
+    pub fn tokens_per_second(&self) -> Option<f64> {
+        let is_known = self.nanos > 0 && self.untimed_evaluations == 0;
+        is_known.then(|| self.timed_tokens as f64 * 1e9 / self.nanos as f64)
+    }
 }
 
 /// Everything added up.
@@ -76,6 +88,8 @@ pub struct Summary {
     pub by_tensor: BTreeMap<String, Traffic>,
     pub by_phase: BTreeMap<&'static str, PhaseSum>,
     pub by_buffer_type: BTreeMap<String, u64>,
+    /// Evaluations on each device, the processor among them.
+    pub by_device: BTreeMap<String, u64>,
     /// How often each expert was chosen, by layer.
     pub experts: BTreeMap<u32, BTreeMap<u32, u64>>,
 }
@@ -83,6 +97,16 @@ pub struct Summary {
 impl Summary {
     pub fn tokens(&self, phase: Phase) -> u64 {
         self.by_phase.get(phase.name()).map_or(0, |p| p.tokens)
+    }
+
+    /// `3 on CUDA0 and 1 on Vulkan0`; `None` if only the processor computed.
+    pub fn devices(&self) -> Option<String> {
+        let devices = self
+            .by_device
+            .iter()
+            .filter(|(name, _)| **name != PROCESSOR);
+        let texts: Vec<String> = devices.map(|(name, n)| format!("{n} on {name}")).collect();
+        (!texts.is_empty()).then(|| texts.join(" and "))
     }
 
     pub fn unknown_ops(&self) -> BTreeMap<String, u64> {
@@ -130,11 +154,15 @@ impl Visitor for Summing {
 
     fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
         let (summary, evaluation) = (&mut self.summary, seen.evaluation);
-        summary.flagged += u64::from(evaluation.flags & !flags::ABORTED != 0);
+        summary.flagged += u64::from(seen.is_doubtful());
         if summary.first_nanos == 0 {
             summary.first_nanos = evaluation.begin_nanos;
         }
-        summary.last_nanos = summary.last_nanos.max(evaluation.end_nanos);
+        summary.last_nanos = summary.last_nanos.max(seen.window().1);
+        match summary.by_device.get_mut(seen.device_name()) {
+            Some(evaluations) => *evaluations += 1,
+            None => drop(summary.by_device.insert(seen.device_name().to_owned(), 1)),
+        }
         let tally = self.tallies.count(seen);
         for executed in seen.steps().filter(|e| e.step.has_index) {
             for at in executed.step.first..executed.step.end {
@@ -150,7 +178,10 @@ impl Visitor for Summing {
         });
         let phase = summary.by_phase.entry(evaluation.phase.name()).or_default();
         phase.evaluations += 1;
-        phase.nanos += evaluation.end_nanos.saturating_sub(evaluation.begin_nanos);
+        match seen.computed_nanos() {
+            Some(nanos) => phase.nanos += nanos,
+            None => phase.untimed_evaluations += 1,
+        }
         // A phase belongs to a token: a batch may have several.
         for phase in &evaluation.token_phases {
             match phase {

@@ -6,8 +6,10 @@
 //! Integers are signed, 32 or 64 bits, because pandas and Spark know no others
 //! that survive a null. Texts are dictionaries.
 
+mod device;
 mod kernel;
 
+pub use device::{COPIES, DEVICES, KERNELS};
 pub use kernel::{COUNTED, FAULTS, IMPORTED, IO, MACHINE, OFF_CPU, RESIDENCY, SAMPLES};
 
 /// Version of the tables, in the metadata of every file. A change of meaning
@@ -58,7 +60,7 @@ pub enum Nulls {
 pub enum Coding {
     /// Few different values: numbered per row group.
     Dictionary,
-    /// Integers that grow or vary a little; never null.
+    /// Integers that grow or vary a little.
     Delta,
     /// As they are.
     Plain,
@@ -88,9 +90,9 @@ impl ColumnType {
 }
 
 /// All tables, in the order of the documentation.
-pub const TABLES: [&Table; 16] = [
-    &RUN, &TENSORS, &EVALS, &TOKENS, &NODES, &ACCESSES, &ROUTING, &TRAFFIC, &FAULTS, &IO,
-    &RESIDENCY, &SAMPLES, &OFF_CPU, &COUNTED, &MACHINE, &IMPORTED,
+pub const TABLES: [&Table; 19] = [
+    &RUN, &TENSORS, &EVALS, &TOKENS, &NODES, &ACCESSES, &ROUTING, &TRAFFIC, &DEVICES, &KERNELS,
+    &COPIES, &FAULTS, &IO, &RESIDENCY, &SAMPLES, &OFF_CPU, &COUNTED, &MACHINE, &IMPORTED,
 ];
 
 pub fn table(name: &str) -> Option<&'static Table> {
@@ -139,6 +141,10 @@ const fn int64_or_null(name: &'static str, doc: &'static str) -> Column {
 
 const fn growing(name: &'static str, doc: &'static str) -> Column {
     column(name, ColumnType::Int64, Nulls::Never, Coding::Delta, doc)
+}
+
+const fn growing_or_null(name: &'static str, doc: &'static str) -> Column {
+    column(name, ColumnType::Int64, Nulls::Allowed, Coding::Delta, doc)
 }
 
 const fn text(name: &'static str, doc: &'static str) -> Column {
@@ -249,6 +255,10 @@ pub const TENSORS: Table = Table {
             "ggml's name of its buffer type: `CPU_Mapped`, `CPU_REPACK`, …",
         ),
         int64("address", "of its first byte in the traced process"),
+        text_or_null(
+            "device",
+            "in whose memory it lies: `CPU`, `CUDA0`, …; null where its buffer type does not say",
+        ),
     ],
 };
 
@@ -266,8 +276,14 @@ pub const EVALS: Table = Table {
             "phase",
             "`prompt` (any part of a prompt is in the batch), `generate` or `unknown`",
         ),
-        growing("begin_nanos", "on the monotonic clock"),
-        growing("end_nanos", "on the monotonic clock"),
+        growing(
+            "begin_nanos",
+            "on the monotonic clock; on a device, of the call that asked for it",
+        ),
+        growing(
+            "end_nanos",
+            "on the monotonic clock; on a device, when that call returned, which need not wait",
+        ),
         int32("tokens", "in the batch"),
         int32("steps", "of its graph: nodes that are executed"),
         int32("threads", "that computed it"),
@@ -278,7 +294,7 @@ pub const EVALS: Table = Table {
         ),
         int32(
             "flags",
-            "1 ticks were not as predicted, 2 an index was out of bounds, 4 aborted",
+            "1 ticks were not as predicted, 2 an index was out of bounds, 4 aborted, 8 a device was to say later how long it took, 16 the kernels that a device ran were not those that were launched",
         ),
         int64("accesses", "rows of table `accesses`"),
         int64("read_bytes", "sum over those that read"),
@@ -289,6 +305,12 @@ pub const EVALS: Table = Table {
             "waited_nanos",
             "what the computation waited for weights, in a fed run",
         ),
+        text("device", "that computed it; `CPU` for the processor"),
+        growing_or_null(
+            "device_begin_nanos",
+            "when the device began it; null on the processor, and where that was not measured",
+        ),
+        growing_or_null("device_end_nanos", "when the device ended it"),
     ],
 };
 
@@ -325,9 +347,19 @@ pub const NODES: Table = Table {
         text("op", "ggml's name; `A+B` when fused"),
         text("name", "of its (last) node"),
         int32_or_null("layer", "where the node belongs to one"),
-        growing("begin_nanos", "when the step before it ended"),
-        growing("end_nanos", "when thread 0 was done with it"),
-        growing("duration_nanos", "`end_nanos - begin_nanos`"),
+        text("device", "that executed it; `CPU` for the processor"),
+        growing_or_null(
+            "begin_nanos",
+            "when the step before it ended; on a device when its first kernel began, null where that was not measured",
+        ),
+        growing_or_null(
+            "end_nanos",
+            "when thread 0 was done with it; on a device when its last kernel ended",
+        ),
+        growing_or_null(
+            "duration_nanos",
+            "`end_nanos - begin_nanos`; on a device `exclusive_nanos` of its kernels together, because they overlap",
+        ),
     ],
 };
 

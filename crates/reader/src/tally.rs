@@ -33,9 +33,12 @@ impl Traffic {
     }
 }
 
-/// The evaluations of one template in one phase.
+/// The evaluations of one template in one phase; on a device those whose steps were timed apart
+/// from the others, so that bytes can be held against the time that they took.
 #[derive(Debug)]
 pub struct Tally {
+    /// Their steps have times.
+    pub is_timed: bool,
     pub steps: Vec<StepTally>,
     /// By access; zero where the region is fixed.
     indexed: Vec<Traffic>,
@@ -66,17 +69,19 @@ impl Tally {
 /// The evaluations of one stream.
 #[derive(Debug, Default)]
 pub struct Tallies {
-    /// By template and phase.
-    all: BTreeMap<(u32, &'static str), (Phase, Tally)>,
+    /// By template, phase and whether steps have times.
+    all: BTreeMap<(u32, &'static str, bool), (Phase, Tally)>,
 }
 
 impl Tallies {
     /// Counts the steps of an evaluation; what index arrays decided is left to [`Tally::add`].
     pub fn count(&mut self, seen: &Seen) -> &mut Tally {
         let (phase, prepared) = (seen.evaluation.phase, seen.prepared);
-        let key = (seen.template, phase.name());
+        let is_timed = seen.has_step_times();
+        let key = (seen.template, phase.name(), is_timed);
         let (_, tally) = self.all.entry(key).or_insert_with(|| {
             let tally = Tally {
+                is_timed,
                 steps: vec![StepTally::default(); prepared.steps.len()],
                 indexed: vec![Traffic::default(); prepared.accesses.len()],
             };
@@ -96,7 +101,7 @@ impl Tallies {
         stream: &Stream,
         mut f: impl FnMut(u32, &Prepared, Phase, &Tally),
     ) {
-        for ((template, _), (phase, tally)) in std::mem::take(&mut self.all) {
+        for ((template, ..), (phase, tally)) in std::mem::take(&mut self.all) {
             let prepared = &stream.templates[(template - stream.first_template) as usize];
             if let Ok(prepared) = prepared {
                 f(template, prepared, phase, &tally);

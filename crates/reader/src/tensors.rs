@@ -12,6 +12,8 @@ use trace::{
     template::{FilePlace, TensorDef, TensorKind},
 };
 
+use crate::device::PROCESSOR;
+
 /// A root tensor (no view).
 #[derive(Clone, Debug)]
 pub struct Tensor {
@@ -70,6 +72,21 @@ impl Tensor {
     /// Of a weight: `q`, `gate`, …
     pub fn role(&self) -> Option<&str> {
         self.meaning.as_ref().map(|m| &*m.role)
+    }
+
+    /// In whose memory it lies, where the name of its buffer type says so: that of a device
+    /// is called like the device.
+    pub fn device(&self) -> Option<&str> {
+        let buffer_type = self.buffer_type.as_str();
+        let is_host = buffer_type.starts_with(PROCESSOR)
+            || buffer_type.ends_with("_Host")
+            || buffer_type == "AMX";
+        let is_device = buffer_type.ends_with(|c: char| c.is_ascii_digit());
+        match (is_host, is_device) {
+            (true, _) => Some(PROCESSOR),
+            (false, true) => Some(buffer_type),
+            (false, false) => None,
+        }
     }
 
     pub fn is_weight(&self) -> bool {

@@ -126,6 +126,7 @@ fn evaluation(
         sequences: vec![0],
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     }
 }
 
@@ -207,6 +208,7 @@ impl Graph {
 
     fn template(&mut self, kv_extent: u64) -> Template {
         let mut t = Template {
+            device: None,
             nodes: 0,
             steps: Vec::new(),
             captures: Vec::new(),

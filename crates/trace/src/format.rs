@@ -11,7 +11,7 @@ pub const SEGMENT_MAGIC: [u8; 8] = *b"TSCOPLOG";
 /// First eight bytes of the status file.
 pub const STATUS_MAGIC: [u8; 8] = *b"TSCOPSTA";
 /// Version of the log that this build writes. Readers accept 1 up to this.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes before the first record of a segment.
 pub const SEGMENT_HEADER_BYTES: usize = 64;
 /// Words around the body of a record: kind and length before it, checksum and
@@ -31,6 +31,10 @@ pub enum RecordKind {
     Evaluation = 2,
     /// The stream was closed in an orderly way; nothing follows.
     End = 3,
+    /// What was measured of an earlier evaluation on a device.
+    Measured = 4,
+    /// Bytes of a tensor, copied between the memories of host and devices.
+    Copy = 5,
 }
 
 /// High half of a record's first word, so that a reader that lost its way
@@ -50,6 +54,8 @@ impl RecordKind {
             RecordKind::Definitions,
             RecordKind::Evaluation,
             RecordKind::End,
+            RecordKind::Measured,
+            RecordKind::Copy,
         ]
         .into_iter()
         .find(|&kind| kind as u32 == word as u32)
@@ -83,6 +89,11 @@ pub mod flags {
     pub const BAD_INDEX: u32 = 2;
     /// The program stopped the evaluation before its end.
     pub const ABORTED: u32 = 4;
+    /// On a device: a record of what was measured follows, unless the process ends before.
+    pub const MEASURED_LATER: u32 = 8;
+    /// On a device: the kernels that ran are not those that were launched (their number,
+    /// their names or their times), so none of their times is kept.
+    pub const KERNELS_DIFFER: u32 = 16;
 }
 
 /// Why a graph was evaluated.

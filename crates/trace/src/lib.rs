@@ -11,6 +11,7 @@
 //! - [`handoff`], [`segment`], [`append`]: the writing side;
 //! - `stream`, [`read`], [`expand`]: the reading side, from segment files to
 //!   records, evaluations and single accesses;
+//! - [`device`]: what GPUs add: kernels, their times, copies;
 //! - [`origin`]: where weights that were fed came from;
 //! - [`status`]: how the recording stands, readable after a `kill -9`;
 //! - [`control`]: what a launcher and the processes that it records share;
@@ -26,6 +27,7 @@ mod append_model;
 pub mod clock;
 mod coded;
 pub mod control;
+pub mod device;
 pub mod expand;
 pub mod format;
 pub mod handoff;

@@ -14,27 +14,26 @@
 //!    [`Event::Evaluation`];
 //! 3. once the writer is known to be gone, 2. a last time with [`Writer::Gone`].
 
+mod definitions;
+mod held;
+
 use std::{
-    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
 };
 
 use crate::{
     coded::{take_coded, unpack},
+    device::Copy,
     format::{EVAL_HEAD_WORDS, EVAL_TAIL_WORDS, Phase, RecordKind, VERSION},
     origin::{self, Origin},
     phases::{Phases, TokenPhase},
-    region::Region,
     stream::{Framed, Position, Words, segments},
-    template::{
-        CaptureKind, CaptureTime, Definition, Name, Template, TensorDef, decode_definitions,
-    },
+    template::{CaptureKind, CaptureTime, Template, decode_definitions},
 };
 
-/// Most elements of one captured array: a batch of 65,536 tokens times 4,096 rows
-/// of a transposed V cache. Bounds what a damaged template makes us allocate.
-const MAX_CAPTURE_ELEMENTS: u64 = 1 << 28;
+pub use definitions::Definitions;
+use held::Held;
 
 /// Why a log cannot be read at all, or not further.
 #[derive(Debug, thiserror::Error)]
@@ -105,12 +104,29 @@ pub struct Evaluation {
     pub token_phases: Vec<TokenPhase>,
     /// Where its weights came from, by step; `None` if nobody fed them.
     pub origins: Option<Vec<Origin>>,
+    /// What is known besides if a device computed it. Its steps have no times of their own.
+    pub device: Option<Box<OnDevice>>,
+}
+
+/// Of an evaluation that a device computed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnDevice {
+    /// Its number in [`Definitions::devices`].
+    pub device: u32,
+    /// Its kernels, a number of [`Definitions::launches`], where they are known.
+    pub launches: Option<u32>,
+    /// When the device began and ended it, where that was measured.
+    pub nanos: Option<(u64, u64)>,
+    /// When each of its kernels began and ended; empty if that was not measured. They may
+    /// overlap.
+    pub kernel_nanos: Vec<(u64, u64)>,
 }
 
 impl Evaluation {
-    /// Whether a tick of this step was seen.
+    /// Whether a tick of this step was seen, or a device was told to execute it.
     pub fn was_executed(&self, step: usize) -> bool {
-        self.step_nanos.get(step).is_some_and(|&nanos| nanos != 0)
+        let nanos = self.step_nanos.get(step);
+        nanos.is_some_and(|&nanos| nanos != 0 || self.device.is_some())
     }
 
     /// Values of the first capture of a kind (tokens, positions).
@@ -128,6 +144,8 @@ pub enum Event {
     Evaluation(Evaluation),
     /// The evaluation that was going on when the process died.
     Partial(Evaluation),
+    /// Bytes that were copied between host and device.
+    Copy(Copy),
     /// A record that is damaged; reading goes on behind it.
     Corrupt {
         segment: PathBuf,
@@ -159,120 +177,6 @@ pub enum Writer {
     Gone,
 }
 
-/// Everything that a stream has defined so far.
-#[derive(Debug, Default)]
-pub struct Definitions {
-    pub texts: Vec<Vec<u8>>,
-    pub tensors: Vec<TensorDef>,
-    pub templates: Vec<Template>,
-    /// Text of the tokens that occurred, where the recorder knew it.
-    pub tokens: BTreeMap<u32, Vec<u8>>,
-}
-
-impl Definitions {
-    pub fn text(&self, number: u32) -> String {
-        String::from_utf8_lossy(&self.texts[number as usize]).into_owned()
-    }
-
-    pub fn name(&self, name: Name) -> String {
-        let pattern = &self.texts[name.pattern as usize];
-        match name.number {
-            None => String::from_utf8_lossy(pattern).into_owned(),
-            Some(number) => {
-                let split = pattern
-                    .iter()
-                    .position(|&b| b == 0)
-                    .unwrap_or(pattern.len());
-                let prefix = String::from_utf8_lossy(&pattern[..split]);
-                let suffix = String::from_utf8_lossy(pattern.get(split + 1..).unwrap_or(&[]));
-                format!("{prefix}{number}{suffix}")
-            }
-        }
-    }
-
-    pub fn tensor_name(&self, tensor: u32) -> String {
-        self.name(self.tensors[tensor as usize].name)
-    }
-
-    fn add(&mut self, definition: Definition) -> Result<(), String> {
-        match definition {
-            Definition::Text(text) => self.texts.push(text),
-            Definition::Tensor(tensor) => {
-                self.check_text(tensor.name.pattern)?;
-                self.check_text(tensor.buffer_type)?;
-                self.tensors.push(tensor);
-            }
-            Definition::Template(template) => {
-                self.check_template(&template)?;
-                self.templates.push(template);
-            }
-            Definition::Token { id, text } => {
-                self.tokens.insert(id, text);
-            }
-        }
-        Ok(())
-    }
-
-    fn check_text(&self, text: u32) -> Result<(), String> {
-        if (text as usize) < self.texts.len() {
-            Ok(())
-        } else {
-            Err(format!("string {text} is not defined"))
-        }
-    }
-
-    fn check_template(&self, template: &Template) -> Result<(), String> {
-        for step in &template.steps {
-            self.check_text(step.op)?;
-            self.check_text(step.name.pattern)?;
-            for access in &step.accesses {
-                if access.tensor as usize >= self.tensors.len() {
-                    return Err(format!("tensor {} is not defined", access.tensor));
-                }
-                let end = match &access.region {
-                    Region::Fixed(strided) => strided.end(),
-                    Region::Indexed(indexed) => {
-                        if indexed.capture as usize >= template.captures.len() {
-                            return Err(format!("capture {} is not defined", indexed.capture));
-                        }
-                        indexed.end()
-                    }
-                };
-                // Whether it ends inside the tensor is for whoever shows it to
-                // judge; here it must only be a place in memory.
-                if end.is_none() {
-                    return Err(format!(
-                        "a region of tensor {} is impossible",
-                        access.tensor
-                    ));
-                }
-            }
-        }
-        for capture in &template.captures {
-            let step_exists = match capture.time {
-                CaptureTime::Begin => true,
-                CaptureTime::Step(step) => (step as usize) < template.steps.len(),
-            };
-            let pair_exists = capture
-                .pair
-                .is_none_or(|p| (p as usize) < template.captures.len());
-            let size = capture
-                .count
-                .iter()
-                .try_fold(1u64, |a, &n| a.checked_mul(n));
-            let size_is_sane = size.is_some_and(|n| n <= MAX_CAPTURE_ELEMENTS);
-            if !step_exists
-                || !pair_exists
-                || !size_is_sane
-                || !matches!(capture.width_bytes, 2 | 4 | 8)
-            {
-                return Err("a capture of a template is impossible".into());
-            }
-        }
-        Ok(())
-    }
-}
-
 /// Reads one stream from its first segment to its end, and on from there when it
 /// has grown.
 pub struct StreamReader {
@@ -291,6 +195,9 @@ pub struct StreamReader {
     /// Nothing behind the reading position can be found.
     is_lost: bool,
     phases: Phases,
+    writer: Writer,
+    /// Events that wait for what was measured of an evaluation before them.
+    held: Held,
 }
 
 impl StreamReader {
@@ -309,6 +216,8 @@ impl StreamReader {
             partial: None,
             is_lost: false,
             phases: Phases::default(),
+            writer: Writer::Gone,
+            held: Held::default(),
         })
     }
 
@@ -329,6 +238,7 @@ impl StreamReader {
     /// module. Changes nothing at an orderly end, or where the rest was lost.
     pub fn resume(&mut self, writer: Writer) {
         self.words.expect(writer);
+        self.writer = writer;
         if self.end == StreamEnd::Open && !self.is_lost {
             self.end = StreamEnd::NotYet;
             self.record_bytes -= std::mem::take(&mut self.incomplete_bytes);
@@ -339,6 +249,25 @@ impl StreamReader {
     /// present. Definitions are taken in on the way. After an error, the next
     /// call tries the same record again.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        loop {
+            if let Some(event) = self.held.take() {
+                return Ok(Some(event));
+            }
+            match self.read_event()? {
+                Some(event) => self.held.add(event),
+                // The last records may have completed what waits.
+                None if self.held.is_ready() => {}
+                None if self.end == StreamEnd::Open && self.writer == Writer::Running => {
+                    return Ok(None);
+                }
+                // Nothing more can come.
+                None if self.held.give_up() => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    fn read_event(&mut self) -> Result<Option<Event>, ReadError> {
         while self.end == StreamEnd::NotYet {
             let (framed, bytes) = self.words.next_record()?;
             self.record_bytes += bytes;
@@ -380,6 +309,19 @@ impl StreamReader {
                         self.definitions_are_whole = false;
                         return Ok(Some(self.corrupt(reason)));
                     }
+                }
+                RecordKind::Measured => {
+                    let templates = &self.definitions.templates;
+                    let launches = &self.definitions.launches;
+                    if let Err(reason) = self.held.measured(&body, templates, launches) {
+                        return Ok(Some(self.corrupt(reason)));
+                    }
+                }
+                RecordKind::Copy => {
+                    return Ok(Some(match self.copy(&body) {
+                        Ok(copy) => Event::Copy(copy),
+                        Err(reason) => self.corrupt(reason),
+                    }));
                 }
                 RecordKind::Evaluation => {
                     return Ok(Some(match self.evaluation(&body) {
@@ -470,6 +412,22 @@ impl StreamReader {
         if !begin.is_empty() {
             return Err("a begin section is longer than its arrays".into());
         }
+        if let Some(device) = template.device {
+            let launches = u32::try_from(body[steps_at]).ok();
+            let launches = launches.ok_or("launches that cannot be")?.checked_sub(1);
+            let of = launches.map(|number| self.definitions.launches.get(number as usize));
+            if of.is_some_and(|of| of.is_none_or(|of| of.template != evaluation.template)) {
+                return Err("an evaluation launches kernels that are not of its graph".into());
+            }
+            evaluation.device = Some(Box::new(OnDevice {
+                device,
+                launches,
+                ..OnDevice::default()
+            }));
+            evaluation.step_nanos = vec![0; template.steps.len()];
+            tail(body, &mut evaluation);
+            return Ok(evaluation);
+        }
         let mut steps = &body[steps_at..origins_at];
         let mut by_step: Vec<(u32, usize)> = template
             .captures
@@ -497,10 +455,18 @@ impl StreamReader {
                 steps = rest;
             }
         }
-        evaluation.end_nanos = body[body.len() - 2];
-        evaluation.ticks = body[body.len() - 1] as u32;
-        evaluation.flags = (body[body.len() - 1] >> 32) as u32;
+        tail(body, &mut evaluation);
         Ok(evaluation)
+    }
+
+    fn copy(&self, body: &[u64]) -> Result<Copy, String> {
+        let copy = Copy::from_words(body).ok_or("a copy that cannot be")?;
+        let is_known = (copy.tensor as usize) < self.definitions.tensors.len()
+            && (copy.device as usize) < self.definitions.devices.len();
+        match is_known {
+            true => Ok(copy),
+            false => Err("a copy of a tensor or to a device that is not defined".into()),
+        }
     }
 
     /// Of an evaluation that never ended: its head, and how far it came. Times
@@ -510,7 +476,8 @@ impl StreamReader {
         let template = self
             .definitions
             .templates
-            .get(evaluation.template as usize)?;
+            .get(evaluation.template as usize)
+            .filter(|template| template.device.is_none())?;
         let mut at = EVAL_HEAD_WORDS + body[4] as u32 as usize;
         for step in 0..template.steps.len() as u32 {
             evaluation
@@ -527,6 +494,12 @@ impl StreamReader {
         evaluation.ticks = evaluation.step_nanos.iter().filter(|&&t| t != 0).count() as u32;
         (evaluation.begin_nanos != 0).then_some(evaluation)
     }
+}
+
+fn tail(body: &[u64], evaluation: &mut Evaluation) {
+    evaluation.end_nanos = body[body.len() - 2];
+    evaluation.ticks = body[body.len() - 1] as u32;
+    evaluation.flags = (body[body.len() - 1] >> 32) as u32;
 }
 
 fn head(body: &[u64]) -> Option<Evaluation> {
@@ -548,5 +521,6 @@ fn head(body: &[u64]) -> Option<Evaluation> {
         sequences: Vec::new(),
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     })
 }

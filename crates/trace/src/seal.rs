@@ -36,7 +36,7 @@ pub enum Sealed {
 pub fn seal(log_directory: &Path, stream: u32) -> Result<Sealed, ReadError> {
     let mut reader = StreamReader::open(log_directory, stream)?;
     while let Some(event) = reader.next_event()? {
-        if !matches!(event, Event::Evaluation(_)) {
+        if !matches!(event, Event::Evaluation(_) | Event::Copy(_)) {
             return Ok(Sealed::CannotBe);
         }
     }

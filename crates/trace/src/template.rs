@@ -10,6 +10,7 @@
 //! within a stream.
 
 use crate::{
+    device::{DeviceDef, Launches, decode_device, decode_launches, encode_device, encode_launches},
     region::{IndexOrder, Indexed, Region, Strided},
     wire::{Decoder, Encoder, WireError},
 };
@@ -185,11 +186,17 @@ pub struct Template {
     pub nodes: u32,
     pub steps: Vec<Step>,
     pub captures: Vec<CaptureDef>,
+    /// The device that computes it, a device number; `None` for the processor.
+    pub device: Option<u32>,
 }
 
 impl Template {
-    /// Words that the steps of an evaluation occupy: a time each, then captures.
+    /// Words that the steps of an evaluation occupy: a time each, then captures. On a device
+    /// one word names its launches; times and captures come later ([`crate::device`]).
     pub fn step_words(&self) -> usize {
+        if self.device.is_some() {
+            return 1;
+        }
         let captured: usize = self
             .captures
             .iter()
@@ -206,6 +213,9 @@ pub enum Definition {
     Text(Vec<u8>),
     Tensor(TensorDef),
     Template(Template),
+    Device(DeviceDef),
+    /// The kernels of a template on a device.
+    Launches(Launches),
     /// What a token id stands for; not numbered.
     Token {
         id: u32,
@@ -227,8 +237,22 @@ pub fn encode_definitions(definitions: &[Definition]) -> Vec<u8> {
                 encode_tensor(&mut e, tensor);
             }
             Definition::Template(template) => {
-                e.unsigned(3);
+                match template.device {
+                    None => e.unsigned(3),
+                    Some(device) => {
+                        e.unsigned(6);
+                        e.unsigned(u64::from(device));
+                    }
+                }
                 encode_template(&mut e, template);
+            }
+            Definition::Device(device) => {
+                e.unsigned(5);
+                encode_device(&mut e, device);
+            }
+            Definition::Launches(launches) => {
+                e.unsigned(7);
+                encode_launches(&mut e, launches);
             }
             Definition::Token { id, text } => {
                 e.unsigned(4);
@@ -250,6 +274,13 @@ pub fn decode_definitions(bytes: &[u8]) -> Result<Vec<Definition>, DefinitionErr
             1 => Definition::Text(d.text()?.to_vec()),
             2 => Definition::Tensor(decode_tensor(&mut d)?),
             3 => Definition::Template(decode_template(&mut d)?),
+            5 => Definition::Device(decode_device(&mut d)?),
+            6 => {
+                let device = Some(d.narrow()?);
+                let template = decode_template(&mut d)?;
+                Definition::Template(Template { device, ..template })
+            }
+            7 => Definition::Launches(decode_launches(&mut d)?),
             4 => Definition::Token {
                 id: d.narrow()?,
                 text: d.text()?.to_vec(),
@@ -414,6 +445,7 @@ fn decode_template(d: &mut Decoder) -> Result<Template, WireError> {
         nodes,
         steps,
         captures,
+        device: None,
     })
 }
 

@@ -43,6 +43,7 @@ fn graph(indexed: Indexed<u32>, kind: CaptureKind, count: [u64; 3]) -> Template 
         accesses,
     };
     Template {
+        device: None,
         nodes: 1,
         steps: vec![step],
         captures: vec![capture],

@@ -15,6 +15,7 @@ use testing::log::{
 };
 use trace::{
     append::SEGMENTS_AHEAD,
+    device::Copy,
     format::{RecordKind, SEGMENT_HEADER_BYTES},
     read::{Evaluation, Event, StreamEnd, StreamReader, Writer},
     segment::segment_path,
@@ -99,6 +100,7 @@ impl Growing {
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     evaluations: Vec<Evaluation>,
+    copies: Vec<Copy>,
     corrupt: Vec<(u64, String)>,
     /// The number of the one that is going on.
     partial: Option<u64>,
@@ -116,6 +118,7 @@ impl Seen {
                     self.partials.push(evaluation.number);
                 }
                 Event::Corrupt { offset, reason, .. } => self.corrupt.push((offset, reason)),
+                Event::Copy(copy) => self.copies.push(copy),
             }
         }
     }
@@ -254,6 +257,7 @@ fn a_running_writer_is_followed() {
                     last_partial = Some(next);
                 }
                 Event::Corrupt { reason, .. } => panic!("evaluation {next}: {reason}"),
+                Event::Copy(copy) => panic!("{copy:?}"),
             }
         }
         reader.resume(Writer::Running);

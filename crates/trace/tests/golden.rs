@@ -11,7 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use testing::log::{append, body_coded, define, open, read, small_evaluation, small_graph};
+use testing::{
+    device::{Measure, copy_before, device_evaluation, graphs, measured},
+    log::{append, body_coded, define, open, read, small_evaluation},
+};
 use trace::{
     expand::{for_each_access, for_each_route},
     format::{RecordKind, VERSION, flags},
@@ -27,9 +30,10 @@ fn golden(version: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/v{version}"))
 }
 
-/// A closed log of three evaluations; the last was aborted after two steps.
+/// A closed log of three evaluations, the last aborted after two steps, and two on a device, of
+/// the first of which it is measured later when its kernels ran.
 fn write_current(directory: &Path) {
-    let (definitions, template) = small_graph();
+    let (definitions, [template, on_device]) = graphs();
     let (status, log, mut appender) = open(directory, 4096);
     assert!(define(&mut appender, &definitions));
     for number in 0..3 {
@@ -50,6 +54,19 @@ fn write_current(directory: &Path) {
         ));
         status.count_committed();
     }
+    for (number, measure) in [(3, Measure::Kernels), (4, Measure::Nothing)] {
+        let words = copy_before(number).to_words();
+        assert!(append(&mut appender, RecordKind::Copy, &words));
+        let evaluation = device_evaluation(number, measure);
+        assert!(append(
+            &mut appender,
+            RecordKind::Evaluation,
+            &body_coded(&on_device, &evaluation, &[2, 1, 4, 8])
+        ));
+        status.count_committed();
+    }
+    let later = measured(&device_evaluation(3, Measure::Kernels)).unwrap();
+    assert!(append(&mut appender, RecordKind::Measured, &later));
     log.finish(appender).unwrap();
     status.count_lost(4, 9);
     status.set_state(State::Complete);
@@ -113,6 +130,33 @@ fn dump(directory: &Path) -> String {
     for (id, text) in &definitions.tokens {
         writeln!(out, "token {id}: {}", String::from_utf8_lossy(text)).unwrap();
     }
+    for device in &definitions.devices {
+        writeln!(
+            out,
+            "device {}: {}, {} bytes",
+            definitions.text(device.name),
+            definitions.text(device.description),
+            device.memory_bytes
+        )
+        .unwrap();
+    }
+    for copy in &contents.copies {
+        writeln!(
+            out,
+            "copy before {}: {} of {}, {}+{}, device {}, context {}, async {}, {} to {}",
+            copy.evaluation,
+            copy.way.name(),
+            definitions.tensor_name(copy.tensor),
+            copy.tensor_offset,
+            copy.bytes,
+            copy.device,
+            copy.context,
+            copy.is_async,
+            copy.begin_nanos,
+            copy.end_nanos
+        )
+        .unwrap();
+    }
     for evaluation in &contents.evaluations {
         let template = &definitions.templates[evaluation.template as usize];
         writeln!(
@@ -168,6 +212,23 @@ fn dump(directory: &Path) -> String {
                 )
                 .unwrap();
             });
+        }
+        if let Some(device) = &evaluation.device {
+            writeln!(out, "  on device {}, {:?}", device.device, device.nanos).unwrap();
+            let launches = device.launches.map(|at| &definitions.launches[at as usize]);
+            for (at, kernel) in launches.iter().flat_map(|l| &l.kernels).enumerate() {
+                writeln!(
+                    out,
+                    "  {} {}, step {:?}, grid {:?}, block {:?}, {:?}",
+                    kernel.kind.name(),
+                    definitions.text(kernel.name),
+                    kernel.step,
+                    kernel.grid,
+                    kernel.block,
+                    device.kernel_nanos.get(at)
+                )
+                .unwrap();
+            }
         }
         for origin in evaluation.origins.iter().flatten() {
             writeln!(

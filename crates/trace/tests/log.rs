@@ -357,6 +357,7 @@ fn graph() -> impl Strategy<Value = (Template, Evaluation)> {
                 })
                 .collect();
             let template = Template {
+                device: None,
                 nodes: 9,
                 steps: (0..steps as u32).map(step).collect(),
                 captures: defs,

@@ -2,6 +2,7 @@
 
 use proptest::{collection::vec, option, prelude::*};
 use trace::{
+    device::{DeviceDef, KernelDef, KernelKind, Launches},
     region::{IndexOrder, Indexed, Region, Strided},
     template::*,
 };
@@ -95,7 +96,13 @@ fn template() -> impl Strategy<Value = Template> {
             layer,
             pair,
         });
-    (any::<u32>(), vec(step, 0..6), vec(capture, 0..6)).prop_map(|(nodes, steps, captures)| {
+    let parts = (
+        any::<u32>(),
+        vec(step, 0..6),
+        vec(capture, 0..6),
+        option::of(any::<u32>()),
+    );
+    parts.prop_map(|(nodes, steps, captures, device)| {
         let mut node = 0;
         let steps = steps
             .into_iter()
@@ -118,8 +125,34 @@ fn template() -> impl Strategy<Value = Template> {
             nodes,
             steps,
             captures,
+            device,
         }
     })
+}
+
+fn device() -> impl Strategy<Value = DeviceDef> {
+    any::<(u32, u32, u64)>().prop_map(|(name, description, memory_bytes)| DeviceDef {
+        name,
+        description,
+        memory_bytes,
+    })
+}
+
+fn launches() -> impl Strategy<Value = Launches> {
+    let kind = prop::sample::select(KernelKind::ALL.to_vec());
+    let kernel = (
+        option::of(0..u32::MAX),
+        kind,
+        any::<(u32, [u32; 3], [u32; 3])>(),
+    );
+    let kernel = kernel.prop_map(|(step, kind, (name, grid, block))| KernelDef {
+        step,
+        kind,
+        name,
+        grid,
+        block,
+    });
+    (any::<u32>(), vec(kernel, 0..6)).prop_map(|(template, kernels)| Launches { template, kernels })
 }
 
 fn definition() -> impl Strategy<Value = Definition> {
@@ -158,6 +191,8 @@ fn definition() -> impl Strategy<Value = Definition> {
         any::<(u32, Vec<u8>)>().prop_map(|(id, text)| Definition::Token { id, text }),
         tensor,
         template().prop_map(Definition::Template),
+        device().prop_map(Definition::Device),
+        launches().prop_map(Definition::Launches),
     ]
 }
 
@@ -179,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics(bytes: Vec<u8>, tag in 1u8..5) {
+    fn garbage_never_panics(bytes: Vec<u8>, tag in 1u8..8) {
         let _ = decode_definitions(&bytes);
         let mut tagged = vec![tag];
         tagged.extend(bytes);

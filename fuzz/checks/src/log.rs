@@ -13,7 +13,7 @@ use analysis::reading::Reading;
 use analysis::weights::weights_of;
 use index::{Filter, FlameBy, RunIndex};
 use plan::Machine;
-use reader::{Log, Seen, Visitor, rows};
+use reader::{Log, Seen, SeenCopy, Visitor, rows};
 use rundir::Run;
 use trace::format::{
     COMMIT, Checksum, RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, VERSION, length_word,
@@ -32,7 +32,8 @@ pub fn log(data: &[u8]) {
     walk(&folder.path().join("log"));
 }
 
-/// Input: records, `d` with definitions and `e` with evaluations.
+/// Input: records, `d` with definitions, `e` with evaluations, `m` with measurements and `c` with
+/// copies.
 pub fn records(data: &[u8]) {
     let mut segment = SEGMENT_MAGIC.to_vec();
     segment.extend(VERSION.to_le_bytes());
@@ -53,6 +54,8 @@ pub fn records(data: &[u8]) {
                 RecordKind::Definitions
             }
             b'e' => RecordKind::Evaluation,
+            b'm' => RecordKind::Measured,
+            b'c' => RecordKind::Copy,
             _ => RecordKind::End,
         };
         let length = length_word(kind, words.len() as u32);
@@ -101,6 +104,9 @@ fn walk(log_directory: &Path) {
     for tensor in walked.tensors.all() {
         rows::tensor(tensor);
     }
+    for device in &walked.devices {
+        rows::device(device);
+    }
     walked.damaged.iter().for_each(|damage| one_line(damage));
     assert_eq!(walked.evaluations, rows.evaluations);
     assert_eq!(summary.evaluations, rows.evaluations);
@@ -130,6 +136,8 @@ impl Visitor for Rows {
         rows::eval(seen, &sums);
         rows::tokens(seen).for_each(drop);
         rows::routing(seen, |_| ());
+        rows::kernels(seen).for_each(drop);
+        times_add_up(seen);
         let before = self.accesses;
         for executed in seen.steps() {
             rows::node(seen, &executed);
@@ -141,6 +149,26 @@ impl Visitor for Rows {
         assert_eq!(self.accesses - before, sums.accesses);
         Ok(())
     }
+
+    fn copy(&mut self, copy: &SeenCopy) -> Result<(), Self::Error> {
+        rows::copy(copy);
+        Ok(())
+    }
+}
+
+/// What kernels and steps of a device had for themselves is no longer than from the first begin
+/// to the last end.
+fn times_add_up(seen: &Seen) {
+    let Some(kernels) = seen.kernel_times() else {
+        let mut timed = seen.steps().filter(|step| step.times.is_some());
+        assert!(!seen.is_on_device() || timed.next().is_none());
+        return;
+    };
+    let first = kernels.iter().map(|k| k.begin_nanos).min().unwrap_or(0);
+    let last = kernels.iter().map(|k| k.end_nanos).max().unwrap_or(0);
+    let of_kernels: u64 = kernels.iter().map(|k| k.nanos).sum();
+    let of_steps: u64 = seen.steps().map(|step| step.nanos()).sum();
+    assert!(of_steps <= of_kernels && of_kernels <= last.saturating_sub(first));
 }
 
 /// What `report` and `view` compute, in small.

@@ -1,7 +1,9 @@
 //! Which node was running at a moment.
 //!
 //! A step runs from the tick of the step before it (or the beginning of the
-//! evaluation) to its own. Between evaluations nothing runs.
+//! evaluation) to its own. Between evaluations nothing runs. An evaluation on a device goes on
+//! from the call that asked for it until the device has ended, as far as that was measured;
+//! meanwhile none of its steps runs on the processor.
 
 use std::path::Path;
 
@@ -17,7 +19,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     pub eval: u64,
-    pub step: u32,
+    /// `None` on a device: what the processor did then belongs to no step.
+    pub step: Option<u32>,
 }
 
 /// One evaluation.
@@ -33,6 +36,7 @@ pub struct Span {
     pub end_nanos: u64,
     /// Where its steps begin in the list of all.
     first_step: usize,
+    /// None on a device.
     steps: usize,
 }
 
@@ -50,17 +54,22 @@ impl Visitor for Timeline {
 
     fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
         let evaluation = seen.evaluation;
+        let (begin_nanos, end_nanos) = seen.window();
+        let ends = match seen.is_on_device() {
+            true => &[],
+            false => evaluation.step_nanos.as_slice(),
+        };
         self.spans.push(Span {
             eval: seen.eval,
             phase: evaluation.phase,
             template: seen.template,
             tokens: seen.tokens() as u32,
-            begin_nanos: evaluation.begin_nanos,
-            end_nanos: evaluation.end_nanos,
+            begin_nanos,
+            end_nanos,
             first_step: self.step_nanos.len(),
-            steps: evaluation.step_nanos.len(),
+            steps: ends.len(),
         });
-        self.step_nanos.extend(&evaluation.step_nanos);
+        self.step_nanos.extend(ends);
         Ok(())
     }
 
@@ -88,7 +97,7 @@ impl Timeline {
         &self.spans
     }
 
-    /// When each step of an evaluation ended.
+    /// When each step of an evaluation ended; of one on a device nothing.
     pub fn step_ends(&self, span: &Span) -> &[u64] {
         &self.step_nanos[span.first_step..span.first_step + span.steps]
     }
@@ -113,9 +122,10 @@ impl Timeline {
         // A step without a tick has 0; those are at the end, of an evaluation that
         // was cut off.
         let step = ends.partition_point(|&end| end != 0 && end < nanos);
+        let last = ends.len().checked_sub(1);
         Some(Moment {
             eval: span.eval,
-            step: u32::try_from(step.min(ends.len().saturating_sub(1))).ok()?,
+            step: last.and_then(|last| u32::try_from(step.min(last)).ok()),
         })
     }
 
