@@ -5,7 +5,8 @@
 //!    first graph comes; a process that computes nothing does nothing.
 //! 2. The first graph of a model whose weights are mapped makes this process the one
 //!    that is fed: a lock on the settings' file, because the budget is for one.
-//! 3. Graphs are computed one at a time. Those of other models pass.
+//! 3. Graphs are computed one at a time, and so are passes of several (`passes.rs`): the whole
+//!    of a pass says what the processor will need. Graphs of other models pass.
 //! 4. When the mapping goes, the model is gone (`unmapping.rs`), and the next may be fed.
 //! 5. A forked child starts anew: its tensors are pointed back at the mapping.
 //!
@@ -26,13 +27,13 @@ use std::{
 };
 
 use feed::{
-    FeedError, Feeder, Shares, Stats,
+    FeedError, Feeder, Shares, Stats, Turn,
     hook::Feeding,
     settings::{FeedSettings, Report},
     survey::{Verdict, survey},
 };
 use ggml::{
-    Graph,
+    Graph, RawGraph, Tensor,
     foreign::{Mirror, TensorLayout},
 };
 
@@ -40,7 +41,7 @@ use crate::{
     hooks::{self, Computation, Fed, compute_observed, view_as_today},
     library::{self, Library},
     lock::Lock,
-    streams, unmapping,
+    passes, streams, unmapping,
 };
 
 /// How often the report is written while the program computes.
@@ -49,6 +50,8 @@ const REPORT_EVERY: Duration = Duration::from_secs(1);
 const FORK_WAITS: Duration = Duration::from_secs(10);
 /// `GGML_STATUS_ABORTED`.
 const STATUS_ABORTED: c_int = 1;
+/// A model that is on a device is looked at again after so many times what that takes.
+const PAUSE_OF_LOOKS: u32 = 100;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 /// A fork has cut through a graph: this child must not compute with what it got.
@@ -66,6 +69,11 @@ struct State {
     turn: Option<File>,
     /// Models that were fed before this one.
     models: u32,
+    /// Number of the last pass of which a graph was fed.
+    pass: u64,
+    /// Number of the last pass that is not to be fed.
+    passed_over: u64,
+    looks_again: Option<Instant>,
     said: Vec<String>,
     reported: Option<Instant>,
 }
@@ -131,6 +139,9 @@ impl State {
             mirror: None,
             turn: None,
             models: 0,
+            pass: 0,
+            passed_over: 0,
+            looks_again: None,
             said: Vec::new(),
             reported: None,
         }
@@ -166,17 +177,68 @@ impl State {
             }
         }
         if self.feeder.is_none() {
+            let whole = passes::current();
+            let is_paused = self.looks_again.is_some_and(|at| at > Instant::now());
+            if is_paused || whole.is_some_and(|whole| whole.number == self.passed_over) {
+                return None;
+            }
+            let graph = whole.map_or(call.graph, |whole| whole.graph);
             let mut copy = None;
-            // SAFETY: as above; the layout was found out.
-            let view = unsafe { Graph::from_ptr(view_as_today(library, call.graph, &mut copy)) }?;
-            self.begin(view, library)?;
+            // SAFETY: as above; the layout was found out, and a pass is of the same library.
+            let view = unsafe { Graph::from_ptr(view_as_today(library, graph, &mut copy)) }?;
+            if self.begin(view, library).is_none() {
+                self.passed_over = whole.map_or(0, |whole| whole.number);
+                return None;
+            }
         }
         Some(library)
+    }
+
+    /// Which graph of its pass a call computes; `copy` keeps what that needs.
+    ///
+    /// # Safety
+    /// The call that the program made, of a library whose layouts were checked.
+    unsafe fn turn<'g>(
+        &mut self,
+        call: &Computation,
+        library: &Library,
+        copy: &'g mut Option<RawGraph>,
+    ) -> Turn<'g> {
+        let Some(whole) = passes::current() else {
+            return Turn::Only;
+        };
+        if whole.number == self.pass {
+            return Turn::Further;
+        }
+        // SAFETY: a live graph (caller), and the one that its scheduler was called with.
+        let graphs = unsafe {
+            let mut of_call = None;
+            let graph = Graph::from_ptr(view_as_today(library, call.graph, &mut of_call));
+            let part = graph.map(|graph| {
+                let first = graph.nodes().next().map(Tensor::as_ptr);
+                (graph.nodes().len(), first)
+            });
+            let whole = Graph::from_ptr(view_as_today(library, whole.graph, copy));
+            whole.zip(part)
+        };
+        let Some((graph, (nodes, Some(first)))) = graphs else {
+            return Turn::Only;
+        };
+        let is_part =
+            nodes < graph.nodes().len() && graph.nodes().any(|node| node.as_ptr() == first);
+        match is_part {
+            true => {
+                self.pass = whole.number;
+                Turn::First(graph)
+            }
+            false => Turn::Only,
+        }
     }
 
     /// Sets up for the model of a graph, if it is one to be fed.
     fn begin(&mut self, view: Graph<'_>, library: &Library) -> Option<()> {
         let ops = &library.knowledge.ops;
+        let begin = Instant::now();
         let verdict = survey(view, ops, library.rules).unwrap_or(Verdict::Pass);
         match verdict {
             Verdict::Pass => return None,
@@ -186,7 +248,15 @@ impl State {
                 );
                 return None;
             }
-            Verdict::Feed => {}
+            Verdict::OnDevice => {
+                self.looks_again = Some(Instant::now() + begin.elapsed() * PAUSE_OF_LOOKS);
+                self.complain(
+                    "the model is not fed: a device has its weights, all but rows that are \
+                     looked up",
+                );
+                return None;
+            }
+            Verdict::Feed { .. } => {}
         }
         let path = SETTINGS_FILE.get()?;
         if self.settings.is_none() {
@@ -213,6 +283,15 @@ impl State {
         }
         if !settings.is_quiet {
             feeder.take_notes().iter().for_each(|note| say(note));
+            if let Verdict::Feed {
+                on_device_bytes: bytes @ 1..,
+            } = verdict
+            {
+                let mebibytes = bytes as f64 / f64::from(1 << 20);
+                say(&format!(
+                    "{mebibytes:.1} MiB of the model's weights are on a device, and not fed"
+                ));
+            }
         }
         unmapping::watch(feeder.mapped());
         let figures = Figures {
@@ -244,14 +323,18 @@ impl State {
     /// # Safety
     /// As [`compute`]; the library's layouts were checked.
     unsafe fn compute(&mut self, call: &Computation, library: &'static Library) -> c_int {
+        let mut whole = None;
+        // SAFETY: the call that the program made.
+        let turn = unsafe { self.turn(call, library, &mut whole) };
         let Some(feeder) = &mut self.feeder else {
-            // SAFETY: the call that the program made.
+            // SAFETY: as above.
             return unsafe { compute_observed(call, None).0 };
         };
         let mut feeding = Feeding {
             feeder,
             ops: &library.knowledge.ops,
             rules: library.rules,
+            turn,
             error: None,
         };
         let fed = Fed {
@@ -396,6 +479,7 @@ pub fn after_fork_in_parent(is_held: bool) {
 
 /// The child has neither the threads nor the memory of the feeder.
 pub fn after_fork_in_child(is_held: bool) {
+    passes::after_fork_in_child();
     if !is_held {
         // What the tensors point to stayed with the parent.
         if unmapping::is_watching() {

@@ -23,7 +23,9 @@ use crate::{
     batches, feeding,
     library::{self, Library, Original},
     measure::{self, Turn},
-    models, noted_batches, process, settings, streams, watch,
+    models, noted_batches,
+    passes::Pass,
+    process, settings, streams, watch,
 };
 
 /// `GGML_STATUS_FAILED`.
@@ -103,6 +105,8 @@ pub fn entries() -> impl Iterator<Item = (&'static CStr, usize)> {
 thread_local! {
     /// The scheduler that computes on this thread.
     static CONTEXT: Cell<usize> = const { Cell::new(0) };
+    /// The one that computed last.
+    static LAST_CONTEXT: Cell<usize> = const { Cell::new(0) };
     /// A graph inside a graph (a custom op may compute one) is not recorded.
     static IS_COMPUTING: Cell<bool> = const { Cell::new(false) };
 }
@@ -111,6 +115,14 @@ thread_local! {
 /// before.
 pub fn replace_context(context: usize) -> usize {
     CONTEXT.replace(context)
+}
+
+/// The scheduler that computes on this thread, or did last.
+pub fn last_context() -> usize {
+    match CONTEXT.get() {
+        0 => LAST_CONTEXT.get(),
+        context => context,
+    }
 }
 
 /// Whether this thread is inside of a computation.
@@ -338,16 +350,26 @@ type Recording = (&'static process::Process, &'static Library, streams::Lent);
 
 /// What recording this call needs; `None` when it is not to be recorded.
 fn prepare(call: &Computation) -> Option<Recording> {
+    prepare_for(call.caller, call.real)
+}
+
+/// The function by which the processor computes the graphs of the library around `caller`.
+pub fn processors_compute(caller: usize) -> Option<*mut c_void> {
+    Some(COMPUTE.of(caller)).filter(|function| !function.is_null())
+}
+
+/// What recording a graph needs that the context of this thread computes.
+pub fn prepare_for(caller: usize, real: ComputeFn) -> Option<Recording> {
     let process = process::is_on().then(process::current)??;
     if !process.control.allows(now_nanos()) {
         return None;
     }
-    let library = library::of(call.caller, call.real, |library| {
-        process.note_library(library)
-    })
-    .map_err(|reason| process::switch_off(&reason))
-    .ok()?;
-    let lent = streams::lend(process, library, CONTEXT.get());
+    let library = library::of(caller, real, |library| process.note_library(library))
+        .map_err(|reason| process::switch_off(&reason))
+        .ok()?;
+    let context = CONTEXT.get();
+    LAST_CONTEXT.set(context);
+    let lent = streams::lend(process, library, context);
     if lent.is_none() && process::is_on() {
         process.status.count_lost(0, 0);
     }
@@ -355,7 +377,7 @@ fn prepare(call: &Computation) -> Option<Recording> {
 }
 
 /// Tells the recorder whose evaluation follows.
-fn announce(process: &process::Process, recorder: &mut Recorder) {
+pub fn announce(process: &process::Process, recorder: &mut Recorder) {
     recorder.set_context(streams::context_number(process, CONTEXT.get()));
     batches::announce(recorder);
 }
@@ -433,7 +455,9 @@ unsafe fn in_context(real: *mut c_void, context: *mut c_void, graph: *mut c_void
         let real: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int =
             std::mem::transmute(real);
         let before = CONTEXT.replace(context as usize);
+        let pass = feeding::is_on().then(|| Pass::begin(graph)).flatten();
         let status = real(context, graph);
+        drop(pass);
         CONTEXT.set(before);
         status
     }

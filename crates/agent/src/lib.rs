@@ -14,6 +14,7 @@
 //! 4. `ggml_graph_compute` is recorded: [`library`] knows how this library lays
 //!    out its structs and which nodes tick, [`streams`] lends a recorder, and
 //!    `capture` does the rest, as in the built-in engine.
+//!    What another backend computes (a GPU's) is recorded by [`devices`], with [`cuda`].
 //! 5. `exit` closes the streams. A process that is killed leaves them open, and
 //!    the launcher closes them.
 //!
@@ -21,7 +22,7 @@
 //! when it opens a model, and the entries of its functions are changed instead ([`inside`]).
 //!
 //! With [`settings::FEED`] instead, nothing is recorded: the model's weights are fed
-//! (`feeding`, `unmapping`).
+//! (`feeding`, `passes`, `unmapping`).
 //!
 //! **Each process has its own streams in the run's log folder.** A process that
 //! computes nothing (a shell, npm) writes nothing. A forked child forgets its
@@ -31,6 +32,8 @@
 //! ([`process::switch_off`]); panics are caught before they reach the program.
 
 mod batches;
+mod cuda;
+mod devices;
 mod feeding;
 mod files;
 mod hooks;
@@ -41,6 +44,7 @@ mod lock;
 mod measure;
 mod models;
 mod noted_batches;
+mod passes;
 mod patch;
 mod process;
 mod settings;

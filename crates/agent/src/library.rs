@@ -277,6 +277,23 @@ fn find_anywhere(name: &CStr, is_theirs: impl Fn(*mut c_void) -> bool) -> *mut c
 static LIBRARIES: [AtomicPtr<Library>; 8] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 8];
 static DESCRIBING: Lock<()> = Lock::new(());
 
+fn all() -> impl Iterator<Item = &'static Library> {
+    LIBRARIES
+        .iter()
+        // SAFETY: never freed.
+        .map_while(|library| unsafe { library.load(Ordering::Acquire).as_ref() })
+}
+
+/// A library that has computed, by its `ggml_graph_compute`.
+pub fn known(compute: *mut c_void) -> Option<&'static Library> {
+    all().find(|library| std::ptr::eq(library.compute as *mut c_void, compute))
+}
+
+/// One that has computed; all that are loaded are asked in the same way.
+pub fn any() -> Option<&'static Library> {
+    all().next()
+}
+
 /// The library of a call of `real` that returns to `caller`; `is_new` is called when it
 /// computes for the first time.
 pub fn of(
@@ -284,13 +301,7 @@ pub fn of(
     real: ComputeFn,
     is_new: impl FnOnce(&Library),
 ) -> Result<&'static Library, String> {
-    let known = || {
-        LIBRARIES
-            .iter()
-            // SAFETY: never freed.
-            .map_while(|library| unsafe { library.load(Ordering::Acquire).as_ref() })
-            .find(|library| library.compute as usize == real as usize)
-    };
+    let known = || known(real as *mut c_void);
     if let Some(library) = known() {
         return Ok(library);
     }
@@ -395,6 +406,29 @@ impl Library {
             path: scope.path,
             tensor_layout: OnceLock::new(),
         })
+    }
+
+    /// Whether its first graph was laid out as ours.
+    pub fn is_laid_out_as_today(&self) -> bool {
+        matches!(self.tensor_layout.get(), Some(Ok(TensorLayout::Today)))
+    }
+
+    /// The name of a buffer's type (`CUDA0`, `CPU_Mapped`); `None` for no buffer.
+    ///
+    /// # Safety
+    /// Null, or a live buffer of this library.
+    pub unsafe fn buffer_name(&self, buffer: *mut c_void) -> Option<&'static [u8]> {
+        if buffer.is_null() {
+            return None;
+        }
+        let api = &self.knowledge.api;
+        // SAFETY: as promised by the caller; the string lives as long as the buffer type, which
+        // libraries never free.
+        unsafe {
+            let buffer_type = (api.ggml_backend_buffer_get_type)(buffer);
+            let name = (api.ggml_backend_buft_name)(buffer_type);
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_bytes())
+        }
     }
 
     /// How its tensors are laid out, found out at its first graph.

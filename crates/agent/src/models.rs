@@ -189,7 +189,12 @@ fn choose(loaded: &[Loaded], candidates: &[(usize, u64)], tensor: Tensor<'_>) ->
         let bytes = tensor.nbytes() as usize;
         let length = COMPARED_BYTES.min(bytes);
         let at = bytes / 2 - length / 2;
-        // SAFETY: weights are readable while a graph that uses them is computed.
+        // A weight may lie in the memory of a device.
+        if !is_readable(address + at as u64, length as u64) {
+            return None;
+        }
+        // SAFETY: just seen to be mapped, and weights stay where they are while a graph that
+        // uses them is computed.
         let ours = unsafe { std::slice::from_raw_parts((address as *const u8).add(at), length) };
         let mut same = candidates.iter().filter(|&&(index, offset)| {
             let mut theirs = vec![0; length];
@@ -222,6 +227,14 @@ fn mapping(address: u64) -> Option<Mapped> {
         inode: mapping.inode,
         file_offset: mapping.file_offset + (address - mapping.start),
     })
+}
+
+fn is_readable(address: u64, bytes: u64) -> bool {
+    let Ok(maps) = proc::own_maps() else {
+        return false;
+    };
+    let holds = |m: &proc::Mapping| m.start <= address && address.saturating_add(bytes) <= m.end;
+    proc::mappings(&maps).any(|m| holds(&m) && m.protection & libc::PROT_READ != 0)
 }
 
 /// Gives every loaded file its number in the run.

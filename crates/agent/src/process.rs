@@ -18,7 +18,8 @@ use std::{
 use trace::{control::Control, status::StatusPage};
 
 use crate::{
-    feeding, inside, library::Library, lock::Lock, models, noted_batches, settings, streams,
+    devices, feeding, inside, library::Library, lock::Lock, models, noted_batches, settings,
+    streams,
 };
 
 /// A process that computes.
@@ -80,11 +81,13 @@ unsafe extern "C" fn before_fork() {
     inside::take_lock();
     noted_batches::take_lock();
     models::take_lock();
+    devices::take_lock();
     FEEDING_IS_HELD.set(feeding::before_fork());
 }
 
 unsafe extern "C" fn after_fork() {
     feeding::after_fork_in_parent(FEEDING_IS_HELD.get());
+    devices::release_lock();
     models::release_lock();
     noted_batches::release_lock();
     inside::release_lock();
@@ -93,6 +96,7 @@ unsafe extern "C" fn after_fork() {
 
 unsafe extern "C" fn after_fork_in_child() {
     feeding::after_fork_in_child(FEEDING_IS_HELD.get());
+    devices::release_lock();
     models::release_lock();
     noted_batches::release_lock();
     inside::release_lock();

@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, sync::OnceLock};
 
+use crate::cuda::GpuTimes;
+
 /// The run's log folder, absolute. Not set: the library does nothing.
 pub const RUN: &str = "TENSORSCOPE_LOG";
 /// The file that says how the model is fed.
@@ -12,12 +14,18 @@ pub const NO_REPACK: &str = "TENSORSCOPE_NO_REPACK";
 pub const MEASURE: &str = "TENSORSCOPE_MEASURE";
 /// `1`: the pages that each evaluation touches are noted (`tensorscope audit`).
 pub const AUDIT: &str = "TENSORSCOPE_AUDIT";
+/// CUPTI's library, if the launcher found one.
+pub const CUPTI: &str = "TENSORSCOPE_CUPTI";
+/// What the times of a GPU's kernels may cost: a share of the time, `all` or `off`.
+pub const GPU_TIMES: &str = "TENSORSCOPE_GPU_TIMES";
 
 pub struct Settings {
     pub log_directory: PathBuf,
     pub hides_extra_buffer_types: bool,
     pub measures: bool,
     pub audits: bool,
+    pub cupti: Option<PathBuf>,
+    pub gpu_times: GpuTimes,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -36,6 +44,8 @@ pub fn read() -> Option<&'static Settings> {
         hides_extra_buffer_types: is_on(NO_REPACK),
         measures: is_on(MEASURE),
         audits: is_on(AUDIT),
+        cupti: std::env::var_os(CUPTI).map(PathBuf::from),
+        gpu_times: GpuTimes::read(),
     }))
 }
 

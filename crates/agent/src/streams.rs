@@ -18,6 +18,7 @@ use ggml::foreign::Mirror;
 use trace::append::Log;
 
 use crate::{
+    cuda,
     library::Library,
     models,
     process::{self, Process, STREAMS},
@@ -27,6 +28,8 @@ use crate::{
 pub struct Stream {
     pub recorder: Recorder,
     pub mirror: Mirror,
+    /// Evaluations on devices that are still measured.
+    pub pending: cuda::Pending,
     /// In the run.
     pub number: u32,
     log: Log,
@@ -190,6 +193,7 @@ impl Stream {
         Ok(Stream {
             recorder,
             mirror: Mirror::default(),
+            pending: cuda::Pending::default(),
             number,
             log,
             counted_bytes: 0,
@@ -323,7 +327,8 @@ pub fn close_all(process: &Process) {
             continue;
         };
         // SAFETY: the slot is lent to us.
-        if let Some(stream) = unsafe { (*slot.stream.get()).take() } {
+        if let Some(mut stream) = unsafe { (*slot.stream.get()).take() } {
+            stream.pending.give_up(&mut stream.recorder);
             let counts = stream.recorder.counts();
             process.note(
                 "closed",

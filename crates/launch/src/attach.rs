@@ -49,6 +49,7 @@ use trace::{
 use crate::{
     child,
     feeding::{self, FeedProps},
+    gpu::{self, GpuTimes},
     library_file, needs,
     program::{self, preload, typed, why},
     underneath::{self, UnderneathArgs},
@@ -73,6 +74,7 @@ pub struct AttachProps {
     pub underneath: UnderneathArgs,
     /// Its weights are fed too; the memory limit is that of the feeding then.
     pub feed: Option<FeedProps>,
+    pub gpu_times: GpuTimes,
     pub verbosity: Verbosity,
 }
 
@@ -254,6 +256,7 @@ fn command(props: &AttachProps, program: &Path, library: &Path, shared: &Shared)
     preload(&mut command, library);
     command.env_remove("TENSORSCOPE_FEED");
     command.env("TENSORSCOPE_LOG", &shared.log_directory);
+    gpu::prepare(&mut command, program, props.gpu_times);
     match props.repacking {
         Repacking::Prevented => command.env("TENSORSCOPE_NO_REPACK", "1"),
         Repacking::AsTheProgramSays => command.env_remove("TENSORSCOPE_NO_REPACK"),
@@ -370,17 +373,26 @@ fn finish(
             ([], Some(stopped)) => format!("{stopped}: "),
             (lacks, _) => format!("the trace is incomplete ({}): ", lacks.join("; ")),
         };
+        let devices = summary.devices();
+        let devices = devices.map_or(String::new(), |devices| format!(" ({devices})"));
         eprintln!(
-            "tensorscope: {how}{} prompt and {} in {}, {}, {} of log, in {}",
+            "tensorscope: {how}{} prompt and {} in {}{}, {}, {} of log, in {}",
             grouped(prompt_tokens),
             count(generated_tokens, "generated token"),
             count(summary.evaluations, "evaluation"),
+            devices,
             count(summary.accesses, "access"),
             HumanBytes(log_bytes),
             path.display()
         );
         if let Some(below) = below.filter(|_| props.verbosity == Verbosity::Normal) {
             underneath::say(&below);
+        }
+        for report in reports
+            .iter()
+            .filter(|_| props.verbosity == Verbosity::Normal)
+        {
+            gpu::say(&report.cards, report.no_gpu_times.as_deref());
         }
     }
     if let Some(lack) = lack_of_memory {
@@ -401,7 +413,7 @@ fn say_nothing_recorded(name: &str, reports: &[Report], status: ExitStatus, why:
         return;
     }
     eprintln!(
-        "tensorscope: {name}: no trace was written: no llama.cpp (2024 or later) computed a graph on the processor\n  \
+        "tensorscope: {name}: no trace was written: no llama.cpp (2024 or later) computed a graph\n  \
          try: `tensorscope doctor`; docs/attaching.md lists what can be recorded"
     );
 }
@@ -502,7 +514,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
 pub fn statistics(summary: &Summary) -> Statistics {
     let rate = |phase: Phase| {
         let sum = summary.by_phase.get(phase.name())?;
-        (sum.nanos > 0).then(|| sum.timed_tokens as f64 * 1e9 / sum.nanos as f64)
+        sum.tokens_per_second()
     };
     Statistics {
         evaluations: summary.evaluations,
@@ -533,6 +545,10 @@ struct Report {
     llama: Option<String>,
     /// Why it switched recording off.
     off: Option<String>,
+    /// Cards that it computed on.
+    cards: Vec<String>,
+    /// Why their kernels have no times.
+    no_gpu_times: Option<String>,
 }
 
 impl Report {
@@ -559,6 +575,8 @@ impl Report {
                 "ggml" => report.ggml = Some(value.to_owned()),
                 "llama" => report.llama = Some(value.to_owned()),
                 "off" => report.off = Some(value.to_owned()),
+                "card" => report.cards.push(value.to_owned()),
+                "no_gpu_times" => report.no_gpu_times = Some(value.to_owned()),
                 _ => {}
             }
         }

@@ -34,7 +34,7 @@ use terminal::text::count;
 use crate::{
     budget::{Memory, available_bytes},
     child, library_file,
-    needs::{self, model_of},
+    needs::{self, models_of},
     planning::{self, USUAL_DISK},
     program::{self, preload, typed, why},
     report::changes,
@@ -93,13 +93,15 @@ pub(crate) fn prepare(props: &FeedProps) -> anyhow::Result<Prepared<'_>> {
     let name = props.program[0].to_string_lossy().into_owned();
     let path = program::find(&props.program[0])
         .map_err(|error| anyhow!("{name}: cannot run it: {}", why(&error)))?;
-    let model = model_of(&props.program)?;
+    let mut models = models_of(&props.program)?.into_iter();
+    let model = models.next();
+    let beside_bytes = models.map(|model| model.len_bytes()).sum();
     let plan = props.plan.as_deref().map(Plan::read).transpose()?;
     if let (Some(plan), Some(model)) = (&plan, &model) {
         plan.check(model)?;
     }
     let budget_bytes = budget(props, model.as_ref(), plan.as_ref())?;
-    let settings = settings(props, model.as_ref(), plan, budget_bytes);
+    let settings = settings(props, model.as_ref(), beside_bytes, plan, budget_bytes);
     if settings.is_some()
         && let Some(refusal) = program::refusal(&path)
     {
@@ -239,7 +241,7 @@ fn say(props: &FeedProps, text: &str) {
 fn budget(props: &FeedProps, model: Option<&Model>, plan: Option<&Plan>) -> anyhow::Result<u64> {
     match (props.memory, model, plan) {
         (Some(Memory::Percent(_)), None, _) => bail!(
-            "--memory: a share of which model? There is not one .gguf file among the program's \
+            "--memory: a share of which model? There is no .gguf file among the program's \
              arguments; give bytes: --memory 4G"
         ),
         (Some(memory), model, _) => memory.of(model.map_or(0, Model::len_bytes)),
@@ -250,10 +252,11 @@ fn budget(props: &FeedProps, model: Option<&Model>, plan: Option<&Plan>) -> anyh
     }
 }
 
-/// How to feed; `None` when the program is to run as it is.
+/// How to feed; `None` when the program is to run as it is. Its other models have `beside_bytes`.
 fn settings(
     props: &FeedProps,
     model: Option<&Model>,
+    beside_bytes: u64,
     plan: Option<Plan>,
     budget_bytes: u64,
 ) -> Option<FeedSettings> {
@@ -268,7 +271,7 @@ fn settings(
             needs::CONTEXT_TOKENS,
             needs::BATCH_TOKENS,
         );
-        model.len_bytes() + other + feed::MARGIN_BYTES <= budget_bytes
+        model.len_bytes() + beside_bytes + other + feed::MARGIN_BYTES <= budget_bytes
     });
     if strategies == Strategies::NONE || fits && !props.always {
         return None;

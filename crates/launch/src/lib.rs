@@ -7,6 +7,7 @@
 //! - [`underneath`]: page faults, block requests and memory limits of what runs;
 //! - [`budget`], [`planning`]: how much memory there is, and the plan that follows;
 //!   [`glance`]: what the machine gives, for its prediction;
+//!   [`gpu`]: what is measured of cards;
 //!   [`needs`]: what a program's model takes of it besides weights.
 
 pub mod attach;
@@ -15,6 +16,7 @@ pub mod child;
 pub mod companion;
 pub mod feeding;
 pub mod glance;
+pub mod gpu;
 pub mod library_file;
 pub mod needs;
 pub mod planning;

@@ -1,6 +1,6 @@
 //! What a program's model needs besides its weights, by the program's own arguments.
 
-use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf};
+use std::{cmp::Reverse, ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf};
 
 use gguf::{GgmlType, Model};
 use indicatif::HumanBytes;
@@ -15,8 +15,9 @@ pub const BATCH_TOKENS: u64 = 512;
 /// Short, but enough for a question and its answer.
 const SHORT_CONTEXT: u64 = 512;
 
-/// The only model file among the arguments, also as `--model=FILE`.
-pub fn model_of(program: &[OsString]) -> anyhow::Result<Option<Model>> {
+/// The model files among the arguments, also as `--model=FILE`, the largest first: that one is fed, the
+/// others draft for it.
+pub fn models_of(program: &[OsString]) -> anyhow::Result<Vec<Model>> {
     let path_of = |word: &OsString| {
         let bytes = word.as_bytes();
         let value = bytes.iter().position(|&b| b == b'=').map_or(0, |at| at + 1);
@@ -29,11 +30,12 @@ pub fn model_of(program: &[OsString]) -> anyhow::Result<Option<Model>> {
         [of(bytes), of(&bytes[value..])].into_iter().find(is_model)
     };
     let mut paths: Vec<PathBuf> = program[1..].iter().filter_map(path_of).collect();
+    paths.sort();
     paths.dedup();
-    match paths.as_slice() {
-        [path] => Ok(Some(Model::open(path)?)),
-        _ => Ok(None),
-    }
+    let models = paths.iter().map(|path| Model::open(path));
+    let mut models = models.collect::<Result<Vec<Model>, _>>()?;
+    models.sort_by_key(|model| Reverse(model.len_bytes()));
+    Ok(models)
 }
 
 /// Tokens of context and of a batch that a program asks llama.cpp for.
@@ -75,9 +77,9 @@ pub fn lack_of_memory(program: &[OsString], usage: Option<&Usage>) -> Option<Str
         HumanBytes(peak)
     );
     let (context, batch) = asked(program);
-    match model_of(program).ok().flatten() {
+    match models_of(program).unwrap_or_default().first() {
         Some(model) => {
-            let other = Other::new(&model, GgmlType::F16, context, batch);
+            let other = Other::new(model, GgmlType::F16, context, batch);
             // What was taken when it was killed was too little.
             let needed = planning::beside_weights_bytes(other.bytes());
             let needed = needed.max(usage.limit_bytes / 2 * 3);
@@ -90,7 +92,7 @@ pub fn lack_of_memory(program: &[OsString], usage: Option<&Usage>) -> Option<Str
                 HumanBytes(planning::PROGRAM_BYTES),
                 planning::advice(&[], Some(needed), usage.limit_bytes)
             ));
-            let savings = planning::savings(&model, (context, SHORT_CONTEXT), batch);
+            let savings = planning::savings(model, (context, SHORT_CONTEXT), batch);
             if !savings.is_empty() {
                 text.push_str(&format!("; or take less: {}", savings.join(", ")));
             }
@@ -142,13 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn the_only_model_among_the_arguments_is_found() {
+    fn the_largest_model_among_the_arguments_is_the_first() {
         let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
         let dense = models.join("shakespeare-dense.gguf").display().to_string();
         let moe = models.join("shakespeare-moe.gguf").display().to_string();
         let found = |list: &[&str]| {
-            let model = model_of(&words(list)).unwrap();
-            model.map(|model| model.files()[0].path.display().to_string())
+            let models = models_of(&words(list)).unwrap();
+            let first = models.first();
+            first.map(|model| model.files()[0].path.display().to_string())
         };
         assert_eq!(
             found(&["llama-cli", "-m", &dense, "-n", "4"]),
@@ -156,7 +159,16 @@ mod tests {
         );
         let joined = format!("--model={moe}");
         assert_eq!(found(&["llama-cli", &joined]), Some(moe.clone()));
-        assert_eq!(found(&["llama-cli", "-m", &dense, "-md", &moe]), None);
+        let size = |path: &str| std::fs::metadata(path).unwrap().len();
+        let (small, large) = match size(&dense) < size(&moe) {
+            true => (dense.as_str(), moe.as_str()),
+            false => (moe.as_str(), dense.as_str()),
+        };
+        for line in [["-m", large, "-md", small], ["-md", small, "-m", large]] {
+            let program = [&["llama-server"][..], &line].concat();
+            assert_eq!(found(&program).as_deref(), Some(large));
+            assert_eq!(models_of(&words(&program)).unwrap().len(), 2);
+        }
         assert_eq!(found(&["python3", "chat.py"]), None);
         assert_eq!(found(&["llama-cli", "-m", "/nowhere/x.gguf"]), None);
     }

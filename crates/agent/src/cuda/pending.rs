@@ -1,0 +1,143 @@
+//! Evaluations that were logged and that the card may not have ended.
+//!
+//! Each is looked at when a later one of its stream begins, in order; what is known then is
+//! logged behind it. One that stays open for too long is given up.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use capture::{
+    Recorder,
+    known::Late,
+    recorder::device::{Launch, Logged},
+};
+use trace::{device::Measured, format::flags};
+
+use super::{
+    Seen, bursts,
+    clock::{self, Span},
+    driver::Reached,
+    experts::ReadBack,
+};
+
+/// Evaluations that may be open.
+const MOST: usize = 64;
+
+#[derive(Default)]
+pub struct Pending {
+    open: VecDeque<Open>,
+}
+
+struct Open {
+    logged: Logged,
+    span: Option<Span>,
+    burst: Option<u64>,
+    is_replayed: bool,
+    /// Of a graph of the card's own.
+    launches: Option<Arc<[Launch]>>,
+    nodes: Vec<Option<u32>>,
+    /// Ids of experts on their way, with the captures that they are of.
+    experts: Vec<(ReadBack, Late)>,
+}
+
+impl Pending {
+    /// One more was logged, or could not be.
+    pub fn add(&mut self, seen: Seen, logged: Option<Logged>, recorder: &mut Recorder) {
+        match logged {
+            Some(logged) if seen.is_measured => self.open.push_back(Open {
+                experts: of_captures(seen.experts, recorder.late()),
+                logged,
+                span: seen.span,
+                burst: seen.burst,
+                is_replayed: seen.is_replayed || seen.captured.is_some(),
+                launches: recorder.launches(),
+                nodes: seen.nodes,
+            }),
+            _ => seen.span.into_iter().for_each(clock::drop_span),
+        }
+        self.poll(recorder);
+    }
+
+    /// Logs what the card has ended.
+    fn poll(&mut self, recorder: &mut Recorder) {
+        while let Some(open) = self.open.front() {
+            let is_late = self.open.len() > MOST;
+            let is_open = open.burst.is_some_and(bursts::is_open)
+                || open.span.as_ref().map(clock::reached) == Some(Reached::NotYet);
+            if is_open && !is_late {
+                return;
+            }
+            if let Some(open) = self.open.pop_front() {
+                open.log(recorder, !is_open);
+            }
+        }
+    }
+
+    /// The process ends: what is not known now never will be.
+    pub fn give_up(&mut self, recorder: &mut Recorder) {
+        bursts::stop();
+        for open in std::mem::take(&mut self.open) {
+            let is_ended = open.span.as_ref().map(clock::reached) == Some(Reached::Yes);
+            open.log(recorder, is_ended);
+        }
+    }
+}
+
+fn of_captures(read: Vec<ReadBack>, late: &[Late]) -> Vec<(ReadBack, Late)> {
+    let found = read.into_iter().filter_map(|read| {
+        let of = late
+            .iter()
+            .find(|late| std::ptr::eq(late.tensor, read.tensor));
+        Some((read, *of?))
+    });
+    found.collect()
+}
+
+impl Open {
+    fn log(self, recorder: &mut Recorder, is_ended: bool) {
+        let mut measured = Measured::default();
+        if let Some(span) = self.span {
+            match is_ended && clock::reached(&span) == Reached::Yes {
+                true => measured.nanos = clock::take(span),
+                false => clock::drop_span(span),
+            }
+        }
+        for (read, late) in self.experts {
+            // What the card may still be writing is not looked at, nor used again.
+            if measured.nanos.is_some() {
+                let values = read.values(&late.source);
+                if values.len() == late.source.elements() {
+                    measured.captures.push((late.capture, values));
+                }
+                read.done();
+            }
+        }
+        let records = self.burst.and_then(bursts::take);
+        let mut seen: Option<Vec<Launch>> = None;
+        if let Some(records) = records {
+            let joined = match (self.is_replayed, &self.launches) {
+                (true, Some(known)) => records.of_graph(known),
+                // Nobody saw that graph being recorded.
+                (true, None) => None,
+                (false, _) => {
+                    let (launches, times) = records.one_by_one(&self.nodes);
+                    seen = Some(launches);
+                    Some(times)
+                }
+            };
+            let is_inside = |times: &Vec<(u64, u64)>| {
+                let mut kernels = times.iter().filter(|&&(begin, _)| begin != 0);
+                kernels.all(|&(begin, end)| {
+                    begin >= self.logged.begin_nanos && begin <= end && end <= records.flushed_nanos
+                })
+            };
+            match joined.filter(|times| records.is_whole && is_inside(times)) {
+                Some(times) if !times.is_empty() => measured.kernels = times,
+                _ => {
+                    measured.flags |= flags::KERNELS_DIFFER;
+                    seen = None;
+                }
+            }
+        }
+        recorder.measured(measured, self.logged, seen.as_deref());
+    }
+}
