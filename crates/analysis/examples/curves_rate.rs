@@ -239,6 +239,7 @@ impl Graph {
             sequences: Vec::new(),
             token_phases: Vec::new(),
             origins: None,
+            device: None,
         };
         if self.experts > 0 {
             evaluation

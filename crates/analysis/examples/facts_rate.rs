@@ -277,6 +277,7 @@ fn definitions() -> Definitions {
         );
     }
     d.templates.push(Template {
+        device: None,
         nodes: steps.len() as u32,
         steps,
         captures,
@@ -317,5 +318,6 @@ fn evaluation(definitions: &Definitions, number: u64) -> Evaluation {
         sequences: Vec::new(),
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     }
 }

@@ -7,6 +7,7 @@
 //! Flags are those of the llama.cpp that is built in (its `common/arg.cpp`), with the older
 //! spelling where that was another. Memory is judged by crate `plan`, through [`Opportunities`].
 
+mod offload;
 #[cfg(test)]
 mod tests;
 
@@ -42,6 +43,8 @@ pub enum Topic {
     FlashAttention,
     PromptBatch,
     Threads,
+    /// What lies and is computed on which device.
+    Offload,
     /// No setting would help: where the time goes.
     Nothing,
 }
@@ -114,13 +117,15 @@ pub struct Grounds<'a> {
 pub fn actions(grounds: &Grounds) -> Vec<Action> {
     let mut list = grounds.memory();
     list.extend(grounds.residency());
+    list.extend(grounds.offload());
     list.extend(grounds.output_head());
     list.extend(grounds.kv_cache());
     list.extend(grounds.drafting());
     list.extend(grounds.flash_attention());
     list.extend(grounds.prompt_batch());
     list.extend(grounds.threads());
-    if list.is_empty() {
+    // Its sums need the time of every node.
+    if list.is_empty() && grounds.facts.devices.is_empty() {
         list.extend(grounds.nothing());
     }
     list
@@ -221,6 +226,9 @@ impl Grounds<'_> {
     }
 
     fn output_head(&self) -> Option<Action> {
+        if !self.facts.devices.experts.are_all() {
+            return None;
+        }
         let head = self.setup.output_head?;
         let rows = head.size_bytes / head.ggml_type.row_bytes(head.row_elements)?.max(1);
         let smaller = smaller_head(&head)?;
@@ -261,6 +269,9 @@ impl Grounds<'_> {
     }
 
     fn kv_cache(&self) -> Option<Action> {
+        if !self.facts.devices.experts.are_all() {
+            return None;
+        }
         let kinds = self.setup.kv_types.as_ref()?;
         let heads = self.setup.head_elements?;
         let q8 = GgmlType::from_name("q8_0")?;
@@ -349,13 +360,20 @@ impl Grounds<'_> {
         if products == 0 || self.has_flash_attention() {
             return None;
         }
-        Some(Action {
-            topic: Topic::FlashAttention,
-            text: format!(
+        let text = match self.facts.devices.is_empty() {
+            true => format!(
                 "flash attention: it was off, and products with the KV cache took {} of the time; it makes one operation \
                  of them and of what lies between them",
                 percent(share(products, by(&|_, _| true)))
             ),
+            // Of devices only some nodes were timed: a share of all would be none.
+            false => "flash attention: it was off; it makes one operation of the products with the KV cache and of what \
+                 lies between them"
+                .to_owned(),
+        };
+        Some(Action {
+            topic: Topic::FlashAttention,
+            text,
             llama_cpp: Some("-fa on".into()),
             tensorscope: self.record_with("--flash-attn on"),
             gain: None,

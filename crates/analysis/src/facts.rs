@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use gguf::heads::{HeadLayout, HeadRange};
-use reader::{Stream, Tallies, Tensors};
+use reader::{SeenCopy, Stream, Tallies, Tensors};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     determinism::{self, DeterminismResults},
+    devices::{self, DeviceResults},
     experts::{self, ExpertOptions, ExpertResults},
     heads::{self, HeadResults},
     hot::{self, HotResults, Thresholds},
@@ -94,6 +95,9 @@ pub struct Facts {
     /// Operations, bytes and time by what nodes do, those that took longest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub classes: Vec<ClassRow>,
+    /// Empty for a run in which only the processor computed.
+    #[serde(default, skip_serializing_if = "DeviceResults::is_empty")]
+    pub devices: DeviceResults,
 }
 
 #[derive(Debug)]
@@ -109,6 +113,7 @@ pub struct Accumulator {
     experts: experts::Accumulator,
     sources: sources::Accumulator,
     classes: classes::Accumulator,
+    devices: devices::Accumulator,
 }
 
 impl Accumulator {
@@ -124,6 +129,7 @@ impl Accumulator {
             experts: experts::Accumulator::new(options.experts.clone()),
             sources: sources::Accumulator::default(),
             classes: classes::Accumulator::default(),
+            devices: devices::Accumulator::default(),
             options,
         }
     }
@@ -142,6 +148,11 @@ impl Accumulator {
         self.experts.push(view.seen);
         self.sources.push(view.seen);
         self.classes.push(view.seen);
+        self.devices.push(view.seen);
+    }
+
+    pub fn copy(&mut self, copy: &SeenCopy) {
+        self.devices.copy(copy);
     }
 
     /// Takes in what the evaluations of a stream have in common; `pass` gave their views.
@@ -157,6 +168,7 @@ impl Accumulator {
             });
         self.sequential.end_stream();
         self.determinism.end_stream();
+        self.devices.end_stream();
     }
 
     /// After the last stream has ended.
@@ -172,6 +184,7 @@ impl Accumulator {
             experts: self.experts.finish(),
             sources: self.sources.finish(),
             classes: self.classes.finish(),
+            devices: self.devices.finish(tensors),
             traffic,
         }
     }

@@ -5,6 +5,7 @@
 //! in the order in which a reader would ask; what a run has nothing to say about
 //! (experts of a dense model) is left out.
 
+mod devices;
 mod memory;
 mod model;
 mod opportunities;
@@ -12,6 +13,7 @@ mod roofline;
 pub(crate) mod text;
 mod underneath;
 
+pub use devices::devices;
 pub use roofline::roofline;
 pub use underneath::underneath;
 
@@ -22,7 +24,7 @@ use crate::{facts::Facts, opportunities::Opportunities};
 /// One sentence, with what it rests on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// `weights`, `tokens`, `hot`, `order`, `kv`, `attention`, `experts`, `time`,
+    /// `devices`, `weights`, `tokens`, `hot`, `order`, `kv`, `attention`, `experts`, `time`,
     /// `opportunities`, `underneath`, `roofline`, `doubts`.
     pub topic: String,
     pub text: String,
@@ -45,16 +47,29 @@ pub enum Answer {
     None,
 }
 
-/// Everything worth saying; `opportunities` where there are any.
+/// Everything worth saying; `opportunities` where there are any. Of a run with devices,
+/// [`mod@devices`] says the rest: sums of times over nodes of which only some were timed, and the
+/// order of reads in several memories, would be wrong or mean nothing, and are left out.
 pub fn findings(facts: &Facts, opportunities: Option<&Opportunities>) -> Vec<Finding> {
     let mut list = List::default();
+    let is_on_processor = facts.devices.is_empty();
+    let experts_are_known = facts.devices.experts.are_all();
     model::doubts(facts, &mut list);
-    model::weights(facts, &mut list);
+    devices::experts_known(facts, &mut list);
+    if experts_are_known {
+        model::weights(facts, &mut list);
+    }
     model::tokens(facts, &mut list);
-    model::time(facts, &mut list);
-    model::hot_and_cold(facts, &mut list);
-    memory::order(facts, &mut list);
-    memory::working_set(facts, &mut list);
+    if is_on_processor {
+        model::time(facts, &mut list);
+    }
+    if experts_are_known {
+        model::hot_and_cold(facts, &mut list);
+    }
+    if is_on_processor {
+        memory::order(facts, &mut list);
+        memory::working_set(facts, &mut list);
+    }
     memory::kv(facts, &mut list);
     memory::attention(facts, &mut list);
     model::experts(facts, &mut list);

@@ -24,6 +24,7 @@
 //! - [`determinism`]: how well the learned pattern predicts the next access;
 //! - [`working_set`]: bytes over time and per token; [`heads`]: bytes per head;
 //! - [`traffic`]: accesses, bytes and time by kind, component, op, layer, phase;
+//! - [`devices`]: what GPUs did: time, gaps, copies, memory, what their nodes reached;
 //! - [`experts`]: who is chosen, how evenly, with whom; [`compare`]: two runs;
 //! - [`findings`]: the facts as sentences, each with the query that shows it;
 //! - [`actions`]: what to do about them, with the flags to type;
@@ -53,6 +54,7 @@ pub mod weights;
 
 pub mod compare;
 pub mod determinism;
+pub mod devices;
 pub mod experts;
 pub mod heads;
 pub mod hot;

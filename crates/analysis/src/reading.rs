@@ -1,6 +1,6 @@
 //! A run, read once: every fact about it, and the sequence of its weights.
 
-use reader::{Seen, Stream, Tensors, Visitor};
+use reader::{Seen, SeenCopy, Stream, Tensors, Visitor};
 
 use crate::{
     error::AnalysisError,
@@ -40,6 +40,11 @@ impl Visitor for Reading {
         let view = self.pass.push(seen);
         self.facts.push(&view);
         self.sequence.push(&view)
+    }
+
+    fn copy(&mut self, copy: &SeenCopy) -> Result<(), AnalysisError> {
+        self.facts.copy(copy);
+        Ok(())
     }
 
     fn stream_ends(&mut self, stream: &Stream) -> Result<(), AnalysisError> {

@@ -7,7 +7,10 @@
 //!
 //! Bytes are those that nodes touch. What a cache holds (activations, small models) does not
 //! come from memory, so that a share may be above one: the roof was not that of memory then.
+//!
+//! Nodes on a graphics card are held against that card: [`cards`].
 
+pub mod cards;
 pub mod classes;
 pub mod flops;
 

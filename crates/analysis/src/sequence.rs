@@ -72,6 +72,7 @@ pub struct EvalInfo {
     pub access_count: u32,
     /// Tokens of the batch.
     pub tokens: u32,
+    /// On a device what was measured there; where nothing was, the call that asked for it.
     pub begin_nanos: u64,
     pub end_nanos: u64,
 }
@@ -151,13 +152,15 @@ impl SequenceBuilder {
         }
         self.accesses.extend_from_slice(view.pieces);
         let evaluation = view.seen.evaluation;
+        let asked = (evaluation.begin_nanos, evaluation.end_nanos);
+        let (begin_nanos, end_nanos) = view.seen.device_nanos().unwrap_or(asked);
         self.evals.push(EvalInfo {
             phase: evaluation.phase,
             first_access: first_access as u32,
             access_count: view.pieces.len() as u32,
             tokens: view.seen.tokens() as u32,
-            begin_nanos: evaluation.begin_nanos,
-            end_nanos: evaluation.end_nanos,
+            begin_nanos,
+            end_nanos,
         });
         Ok(())
     }

@@ -3,10 +3,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use reader::{Prepared, PreparedStep, Seen, Tally, Tensor, Tensors, Traffic, rows::direction_name};
+use reader::{
+    Prepared, PreparedStep, Seen, Tally, Tensor, Tensors, Traffic, device::PROCESSOR,
+    rows::direction_name,
+};
 use serde::{Deserialize, Serialize};
 use trace::{
-    format::{Phase, flags},
+    format::Phase,
     template::{Direction, TensorKind},
 };
 
@@ -23,6 +26,9 @@ pub struct TrafficResults {
     pub rows: Vec<TrafficRow>,
     pub times: Vec<TimeRow>,
     pub per_token: Vec<PerToken>,
+    /// By device and phase, the processor among them; empty if only the processor computed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceSum>,
     pub kv_growth: Timeline<KvPoint>,
     /// Evaluations whose ticks or indices were not as predicted: their times are
     /// not certain.
@@ -34,10 +40,58 @@ pub struct PhaseSum {
     pub phase: String,
     pub evaluations: u64,
     pub tokens: u64,
+    /// In which they were computed: on a device what was measured there.
     pub nanos: u64,
+    /// Evaluations of devices that did not say how long they took: `nanos` lacks them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub untimed_evaluations: u64,
     /// Executed nodes.
     pub steps: u64,
     pub accesses: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// What one device computed in one phase. `timed_nanos` and `timed_bytes` are of the same
+/// steps: their quotient is a bandwidth, that of others is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceSum {
+    pub device: String,
+    pub phase: String,
+    pub evaluations: u64,
+    /// Those of them that nobody timed.
+    pub untimed_evaluations: u64,
+    /// Of the others.
+    pub nanos: u64,
+    pub steps: u64,
+    pub accesses: u64,
+    pub read_bytes: u64,
+    pub written_bytes: u64,
+    pub weight_bytes: u64,
+    pub kv_bytes: u64,
+    /// Steps in evaluations whose steps were timed, their time, and all bytes that they touched.
+    pub timed_steps: u64,
+    pub timed_nanos: u64,
+    pub timed_bytes: u64,
+}
+
+impl DeviceSum {
+    fn add_access(&mut self, kind: TensorKind, direction: Direction, traffic: Traffic) {
+        let bytes = traffic.bytes;
+        let of_direction = match direction {
+            Direction::Read => &mut self.read_bytes,
+            Direction::Write => &mut self.written_bytes,
+        };
+        *of_direction = of_direction.saturating_add(bytes);
+        match kind {
+            TensorKind::Weight => self.weight_bytes = self.weight_bytes.saturating_add(bytes),
+            TensorKind::KvCache => self.kv_bytes = self.kv_bytes.saturating_add(bytes),
+            TensorKind::Activation | TensorKind::Input => {}
+        }
+        self.accesses = self.accesses.saturating_add(traffic.accesses);
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,7 +185,10 @@ pub struct Accumulator {
     /// Executions and nanos.
     times: BTreeMap<TimeKey, (u64, u64)>,
     phases: [PhaseSum; 3],
+    devices: BTreeMap<(String, &'static str), DeviceSum>,
     kv_growth: Timeline<KvPoint>,
+    /// Of the pass at hand, in its stream: more splits may follow.
+    pass: Option<(u32, KvPoint)>,
     flagged: u64,
 }
 
@@ -141,9 +198,43 @@ impl Accumulator {
         let sum = &mut self.phases[evaluation.phase as usize];
         sum.evaluations += 1;
         sum.tokens += seen.tokens();
-        sum.nanos += evaluation.end_nanos.saturating_sub(evaluation.begin_nanos);
-        self.flagged += u64::from(evaluation.flags & !flags::ABORTED != 0);
-        self.kv_growth.push(|| kv_point(seen));
+        let nanos = seen.computed_nanos();
+        sum.nanos += nanos.unwrap_or(0);
+        sum.untimed_evaluations += u64::from(nanos.is_none());
+        let of_device = self.device(seen.device_name(), evaluation.phase);
+        of_device.evaluations += 1;
+        of_device.nanos += nanos.unwrap_or(0);
+        of_device.untimed_evaluations += u64::from(nanos.is_none());
+        self.flagged += u64::from(seen.is_doubtful());
+        if seen.definitions.devices.is_empty() {
+            self.kv_growth.push(|| kv_point(seen));
+        } else {
+            self.add_split(seen);
+        }
+    }
+
+    /// Several devices compute a graph in splits, one evaluation each: the tokens are in the
+    /// first of them.
+    fn add_split(&mut self, seen: &Seen) {
+        let point = kv_point(seen);
+        match &mut self.pass {
+            Some((stream, pass)) if *stream == seen.stream && seen.tokens() == 0 => {
+                pass.context_tokens = pass.context_tokens.max(point.context_tokens);
+                pass.read_bytes = pass.read_bytes.saturating_add(point.read_bytes);
+                pass.written_bytes = pass.written_bytes.saturating_add(point.written_bytes);
+            }
+            _ => {
+                let before = self.pass.replace((seen.stream, point));
+                if let Some((_, before)) = before {
+                    self.kv_growth.push(|| before);
+                }
+            }
+        }
+    }
+
+    fn device(&mut self, name: &str, phase: Phase) -> &mut DeviceSum {
+        let key = (name.to_owned(), phase.name());
+        self.devices.entry(key).or_default()
     }
 
     /// Takes in what a template's evaluations add up to.
@@ -154,8 +245,12 @@ impl Accumulator {
         phase: Phase,
         tally: &Tally,
     ) {
+        let name = prepared.device.as_ref().map_or(PROCESSOR, |d| &d.name);
+        let mut of_device = std::mem::take(self.device(name, phase));
+        let phase_number = phase;
         let phase = phase.name();
         for (step, counted) in prepared.steps.iter().zip(&tally.steps) {
+            let bytes_before = of_device.read_bytes.saturating_add(of_device.written_bytes);
             let tensor = |at: usize| &tensors.all()[prepared.accesses[at].tensor as usize];
             for at in step.first..step.end {
                 let traffic = tally.of_access(prepared, at);
@@ -170,6 +265,7 @@ impl Accumulator {
                     );
                     let sum = self.rows.entry(key).or_default();
                     sum.add(traffic.accesses, traffic.bytes);
+                    of_device.add_access(access.kind, access.direction, traffic);
                 }
             }
             if counted.executions > 0 {
@@ -180,10 +276,21 @@ impl Accumulator {
                 *executions += counted.executions;
                 *nanos = nanos.saturating_add(counted.nanos);
             }
+            of_device.steps += counted.executions;
+            if tally.is_timed {
+                let bytes = of_device.read_bytes.saturating_add(of_device.written_bytes);
+                of_device.timed_steps += counted.executions;
+                of_device.timed_nanos = of_device.timed_nanos.saturating_add(counted.nanos);
+                of_device.timed_bytes += bytes - bytes_before;
+            }
         }
+        *self.device(name, phase_number) = of_device;
     }
 
-    pub fn finish(self) -> TrafficResults {
+    pub fn finish(mut self) -> TrafficResults {
+        if let Some((_, last)) = self.pass.take() {
+            self.kv_growth.push(|| last);
+        }
         let rows = self.rows.into_iter().map(
             |(([phase, kind, component], role, op, layer, direction), sum)| TrafficRow {
                 phase: phase.to_owned(),
@@ -232,6 +339,15 @@ impl Accumulator {
             });
         }
         results.per_token = per_token(&results);
+        if self.devices.keys().any(|(device, _)| device != PROCESSOR) {
+            let devices = self.devices.into_iter();
+            let named = devices.map(|((device, phase), sum)| DeviceSum {
+                device,
+                phase: phase.to_owned(),
+                ..sum
+            });
+            results.devices = named.collect();
+        }
         results
     }
 }

@@ -6,7 +6,11 @@ mod roofline_support;
 use analysis::{
     facts::{Facts, Model, Options},
     findings,
-    roofline::{Bound, Roofline, classes::ClassRow},
+    roofline::{
+        Bound, Roofline,
+        cards::{self, Work},
+        classes::ClassRow,
+    },
 };
 use estimate::{
     NumberType, Shape,
@@ -16,6 +20,7 @@ use facts_support::{facts, random_run};
 use gguf::GgmlType;
 use kernelio::{
     Ceilings,
+    card::{CardCeiling, CardRate, Quantity},
     compute::{ComputeCeiling, Instructions, KernelCeiling, RegisterCeiling},
     disk::{DiskCeiling, Method, Setting},
     memory::{MemoryCeiling, Residence, ThreadsCeiling},
@@ -297,6 +302,7 @@ fn ceilings() -> Ceilings {
             kernels: vec![kernel(1, 25_000_000_000), kernel(2, 50_000_000_000)],
             ..ComputeCeiling::default()
         }),
+        cards: vec![],
         cpu_threads: 2,
         when: "2026-01-01T00:00:00Z".to_owned(),
     }
@@ -396,6 +402,119 @@ fn ceilings_without_arithmetic_bound_by_memory() {
     assert_eq!(roofline.points[0].bound, Bound::Memory);
     assert_eq!(roofline.points[0].share_of_ceiling, 0.1);
     assert!(roofline.compute.is_empty());
+}
+
+/// Reads 4 TB/s, computes 600 TFLOP/s in 16 bits and 60 in 32, and takes 50 GB/s from the host.
+fn card() -> CardCeiling {
+    let rate = |what, per_second| CardRate::of(what, vec![per_second]).unwrap();
+    CardCeiling {
+        device: "CUDA0".to_owned(),
+        name: "a card".to_owned(),
+        memory_bytes: 1 << 37,
+        driver_version: "13.0".to_owned(),
+        values: vec![
+            rate(Quantity::Read, 4_000_000_000_000),
+            rate(Quantity::Copy, 3_500_000_000_000),
+            rate(Quantity::HostToDevicePinned, 50_000_000_000),
+            rate(Quantity::F32, 60_000_000_000_000),
+            rate(Quantity::F16, 600_000_000_000_000),
+        ],
+    }
+}
+
+fn on_card() -> Work<'static> {
+    Work {
+        device: "CUDA0",
+        op: "MUL_MAT",
+        weight_type: Some("q8_0"),
+        bytes: 2_000_000_000,
+        flops: Some(4_000_000_000),
+        exclusive_nanos: 1_000_000,
+    }
+}
+
+#[test]
+fn nodes_on_a_card_are_held_against_that_card() {
+    let cards = [card()];
+    // 2 GB in a millisecond, half of what can be read.
+    let found = cards::reached(&cards, &on_card()).unwrap();
+    assert_eq!((found.bound, found.share_of_ceiling), (Bound::Memory, 0.5));
+    assert_eq!(found.bytes_per_second, 2e12);
+    assert_eq!(found.compute_roof, Some((Quantity::F16, 6e14)));
+    // With many tokens arithmetic is the bound: 0.6 TFLOP in a millisecond.
+    let more = Work {
+        flops: Some(600_000_000_000),
+        ..on_card()
+    };
+    let found = cards::reached(&cards, &more).unwrap();
+    assert_eq!((found.bound, found.share_of_ceiling), (Bound::Compute, 1.0));
+    let json = serde_json::to_string(&found).unwrap();
+    assert_eq!(
+        serde_json::from_str::<cards::Reached>(&json).unwrap(),
+        found
+    );
+}
+
+#[test]
+fn arithmetic_of_a_card_depends_on_what_is_multiplied() {
+    let cards = [card()];
+    let roof = |op, weight_type| {
+        let work = Work {
+            op,
+            weight_type,
+            ..on_card()
+        };
+        cards::reached(&cards, &work)
+            .unwrap()
+            .compute_roof
+            .unwrap()
+            .0
+    };
+    assert_eq!(roof("MUL_MAT", Some("q4_K")), Quantity::F16);
+    // It has no figure of its own here.
+    assert_eq!(roof("MUL_MAT_ID", Some("bf16")), Quantity::F16);
+    assert_eq!(roof("FLASH_ATTN_EXT", Some("f16")), Quantity::F16);
+    assert_eq!(roof("MUL_MAT", Some("f32")), Quantity::F32);
+    assert_eq!(roof("RMS_NORM+MUL", Some("f32")), Quantity::F32);
+    assert_eq!(roof("ADD", None), Quantity::F32);
+}
+
+#[test]
+fn what_was_not_measured_has_no_share() {
+    let cards = [card()];
+    let is_none = |work: Work| cards::reached(&cards, &work).is_none();
+    assert!(is_none(Work {
+        device: "CUDA1",
+        ..on_card()
+    }));
+    assert!(is_none(Work {
+        device: "CPU",
+        ..on_card()
+    }));
+    assert!(is_none(Work {
+        exclusive_nanos: 0,
+        ..on_card()
+    }));
+    assert!(is_none(Work {
+        bytes: 0,
+        ..on_card()
+    }));
+    let unmeasured = CardCeiling {
+        values: vec![],
+        ..card()
+    };
+    assert!(cards::reached(&[unmeasured], &on_card()).is_none());
+    let unknown = Work {
+        flops: None,
+        ..on_card()
+    };
+    assert_eq!(
+        cards::reached(&cards, &unknown).unwrap().bound,
+        Bound::Memory
+    );
+    let copied = |quantity| cards::copied(&cards, "CUDA0", quantity, 25_000_000, 1_000_000);
+    assert_eq!(copied(Quantity::HostToDevicePinned), Some(0.5));
+    assert_eq!(copied(Quantity::DeviceToHostPinned), None);
 }
 
 proptest! {

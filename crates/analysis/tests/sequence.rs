@@ -178,6 +178,7 @@ fn template(kinds: &[u8], tokens: u64) -> Template {
         pair: None,
     };
     Template {
+        device: None,
         nodes: kinds.len() as u32,
         steps: kinds.iter().enumerate().map(step).collect(),
         captures: vec![
@@ -283,6 +284,7 @@ proptest! {
                     sequences: Vec::new(),
                     token_phases: Vec::new(),
                     origins: None,
+                    device: None,
                 }
             })
             .collect();
@@ -330,6 +332,7 @@ fn units_are_tensors_and_expert_slices() {
         sequences: Vec::new(),
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     };
     let sequence = built(&[(&definitions, &[evaluation])]);
     let experts: Vec<_> = sequence
@@ -393,6 +396,7 @@ fn facts_count_stacked_experts_read_at_once_for_each_expert() {
         sequences: Vec::new(),
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     };
     let (mut walk, mut reading) = (Walk::default(), Reading::new(Options::default()));
     let seen = walk.see(&definitions, &evaluation).unwrap();
@@ -434,6 +438,7 @@ fn streams_share_units_and_keep_their_own_numbers() {
         sequences: Vec::new(),
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     };
     let evaluations = [evaluation];
     let sequence = built(&[(&first, &evaluations), (&second, &evaluations)]);

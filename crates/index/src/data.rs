@@ -4,6 +4,9 @@
 //! times grow and fit 32 bits, and every indexed access touched something. All
 //! but a few are. Regular evaluations have a rank within their graph and are
 //! summed up through it; the others are kept access by access ([`Ragged`]).
+//!
+//! On a device steps have the time that their kernels had for themselves, where that was
+//! measured, and no time otherwise: they are then at the begin of their evaluation.
 
 use std::ops::Range;
 
@@ -28,8 +31,11 @@ pub struct Eval {
     /// Its number in the tables.
     pub number: u64,
     pub phase: Phase,
+    /// On a device: of the call that asked for it.
     pub begin: u64,
     pub end: u64,
+    /// How long it was computed, as far as that was measured.
+    pub computed: u64,
     /// The latest of its times.
     pub last: u64,
     /// Number of its first token in the tables.
@@ -61,6 +67,8 @@ impl Eval {
 pub struct Ragged {
     /// When each step ended; 0 if it was not executed.
     pub nanos: Vec<u64>,
+    /// On a device, what each step had for itself.
+    pub own: Option<Vec<u64>>,
     /// What indexed accesses touched, by step.
     pub entries: Vec<Entry>,
 }
@@ -81,7 +89,8 @@ pub struct Entry {
 /// The arrays.
 #[derive(Debug, Default)]
 pub struct Data {
-    /// Nanoseconds from the begin of the evaluation to the end of each step.
+    /// Nanoseconds from the begin of the evaluation to the end of each step. On a device the
+    /// times of all steps up to each, and behind those when each ended, likewise from the begin.
     ends: Vec<u32>,
     ids: Vec<u16>,
     /// Beside the ids; NaN where the graph has none.
@@ -125,9 +134,17 @@ impl Data {
         }
     }
 
-    /// Ends of the steps of a regular evaluation, from its begin.
+    /// Of a regular evaluation, the times of all steps up to each: on the processor when each
+    /// ended, from its begin.
     pub fn ends(&self, eval: &Eval, steps: usize) -> &[u32] {
         &self.ends[eval.at.times..eval.at.times + steps]
+    }
+
+    /// When each step of a regular evaluation ended, from its begin.
+    pub fn moments(&self, eval: &Eval, graph: &Graph) -> &[u32] {
+        let steps = graph.steps.len();
+        let first = eval.at.times + if graph.is_on_device { steps } else { 0 };
+        &self.ends[first..first + steps]
     }
 
     pub fn ids(&self, eval: &Eval, router: &Router) -> &[u16] {

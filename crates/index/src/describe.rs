@@ -59,9 +59,7 @@ impl RunIndex {
                 phase: phase.name(),
                 evals: of_phase().count() as u64,
                 tokens: of_phase().map(|e| u64::from(e.tokens)).sum(),
-                nanos: of_phase()
-                    .map(|e| e.end - e.begin)
-                    .fold(0, u64::wrapping_add),
+                nanos: of_phase().map(|e| e.computed).fold(0, u64::wrapping_add),
             }
         });
         let order = catalog.layer_order();

@@ -61,8 +61,9 @@ impl RunIndex {
         if at.rows + graph.kept_rows as usize > MAX_ROWS {
             return Err("the log holds more indices than fit into memory".into());
         }
-        let begin = evaluation.begin_nanos;
-        let last = evaluation.step_nanos.iter().copied().max().unwrap_or(0);
+        let (begin, end) = seen.window();
+        let ends = seen.steps().filter_map(|step| Some(step.times?.end_nanos));
+        let last = ends.max().unwrap_or(0);
         let mut eval = Eval {
             graph: graph_number,
             rank: RAGGED,
@@ -71,8 +72,9 @@ impl RunIndex {
             number: seen.eval,
             phase: evaluation.phase,
             begin,
-            end: evaluation.end_nanos.max(begin),
-            last: last.max(evaluation.end_nanos).max(begin),
+            end: end.max(begin),
+            computed: seen.computed_nanos().unwrap_or(0),
+            last: last.max(end).max(begin),
             first_token: seen.first_token,
             tokens: batch.len() as u32,
             at,
@@ -139,6 +141,9 @@ fn add_choices(data: &mut Data, graph: &Graph, seen: &Seen, eval: &mut Eval) {
 /// Whether the times are those of a regular evaluation.
 fn add_times(data: &mut Data, graph: &Graph, seen: &Seen) -> bool {
     let evaluation = seen.evaluation;
+    if graph.is_on_device {
+        return add_device_times(data, seen);
+    }
     let mut before = 0;
     for &nanos in &evaluation.step_nanos {
         let end = nanos.checked_sub(evaluation.begin_nanos);
@@ -151,6 +156,45 @@ fn add_times(data: &mut Data, graph: &Graph, seen: &Seen) -> bool {
         }
     }
     evaluation.step_nanos.len() == graph.steps.len()
+}
+
+/// Of an evaluation on a device: what each step had for itself, and when it ended. What nobody
+/// measured has no time.
+fn device_times(seen: &Seen) -> (Vec<u64>, Vec<u64>) {
+    let begin = seen.evaluation.begin_nanos;
+    let mut end = begin;
+    seen.steps()
+        .map(|executed| {
+            end = executed.times.map_or(end, |times| times.end_nanos);
+            (executed.nanos(), end)
+        })
+        .unzip()
+}
+
+fn add_device_times(data: &mut Data, seen: &Seen) -> bool {
+    let begin = seen.evaluation.begin_nanos;
+    let (own, ends) = device_times(seen);
+    let mut all = 0u64;
+    let sums = own.iter().map(|nanos| {
+        all = all.saturating_add(*nanos);
+        u32::try_from(all).ok()
+    });
+    let sums: Option<Vec<u32>> = sums.collect();
+    // A time before the call would be damage; the clock is the same.
+    let ends = ends.iter().zip(&own).map(|(end, own)| {
+        let from_begin = end.checked_sub(begin)?;
+        u32::try_from(from_begin)
+            .ok()
+            .filter(|_| from_begin >= *own)
+    });
+    let ends: Option<Vec<u32>> = ends.collect();
+    let Some((sums, ends)) = sums.zip(ends) else {
+        return false;
+    };
+    sums.into_iter()
+        .chain(ends)
+        .for_each(|nanos| data.push_end(nanos));
+    true
 }
 
 fn class_sums(data: &Data, graph: &Graph, seen: &Seen, eval: &Eval) -> Vec<(u64, u64)> {
@@ -213,8 +257,18 @@ fn ragged(graph: &Graph, seen: &Seen, entries_before: usize) -> Ragged {
             }
         });
     }
+    let (nanos, own) = match graph.is_on_device {
+        false => (seen.evaluation.step_nanos.clone(), None),
+        true => {
+            let (own, ends) = device_times(seen);
+            // 0 is for steps that were not executed.
+            let ends = ends.into_iter().map(|end| end.max(1));
+            (ends.collect(), Some(own))
+        }
+    };
     Ragged {
-        nanos: seen.evaluation.step_nanos.clone(),
+        nanos,
+        own,
         entries,
     }
 }

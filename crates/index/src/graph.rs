@@ -164,6 +164,7 @@ impl Class {
 /// A template, and the evaluations of it that are as one expects.
 #[derive(Debug)]
 pub struct Graph {
+    pub is_on_device: bool,
     pub steps: Vec<GraphStep>,
     pub accesses: Vec<GraphAccess>,
     pub routers: Vec<Router>,
@@ -181,6 +182,7 @@ pub struct Graph {
 impl Graph {
     pub fn new(prepared: &Prepared, catalog: &mut Catalog) -> Graph {
         let mut graph = Graph {
+            is_on_device: prepared.device.is_some(),
             steps: Vec::with_capacity(prepared.steps.len()),
             accesses: Vec::with_capacity(prepared.accesses.len()),
             routers: Vec::new(),

@@ -263,13 +263,17 @@ impl RunIndex {
     }
 
     /// Place of the evaluation that was going on, of several the one that began
-    /// last, and the step that was running.
+    /// last, and the step that was running; on a device none, as far as the processor goes.
     fn running_at(&self, nanos: u64) -> Option<(u32, u32)> {
         let begun = self.evals_between(nanos, nanos.saturating_add(1));
         let mut open = begun.iter().rev().take(MAX_OPEN);
         let at = *open.find(|&&at| nanos <= self.evals[at as usize].end)?;
         let eval = &self.evals[at as usize];
-        let steps = self.graphs[eval.graph as usize].steps.len();
+        let graph = &self.graphs[eval.graph as usize];
+        let steps = graph.steps.len();
+        if graph.is_on_device {
+            return Some((at, NONE));
+        }
         let step = if eval.is_regular() {
             let ends = self.data.ends(eval, steps);
             ends.partition_point(|&end| eval.begin + u64::from(end) < nanos)
@@ -352,6 +356,11 @@ impl<'i> MarkSelector<'i> {
         };
         let steps = &self.index.graphs[eval.graph as usize].steps;
         let step = steps.get(mark.step as usize);
-        self.selector.keeps_eval(eval) && step.is_some_and(|s| self.selector.keeps_op(s.op))
+        let keeps_step = match step {
+            Some(step) => self.selector.keeps_op(step.op),
+            // While a device computes no step runs here.
+            None => self.selector.keeps_all_ops(),
+        };
+        self.selector.keeps_eval(eval) && keeps_step
     }
 }

@@ -282,7 +282,7 @@ impl RunIndex {
             let last = &self.evals[graph.evals[rank as usize] as usize];
             latest = last.last.max(latest);
             let end_in = |eval: &Eval, step: u32| {
-                eval.begin + u64::from(self.data.ends(eval, graph.steps.len())[step as usize])
+                eval.begin + u64::from(self.data.moments(eval, graph)[step as usize])
             };
             let last_use = self.last_uses(graph, ranges);
             for (_, access) in masks.of(number as u32).kept(graph) {

@@ -65,6 +65,10 @@ impl Selector {
         self.keeps_layer(step.layer) && self.keeps_op(step.op)
     }
 
+    pub fn keeps_all_ops(&self) -> bool {
+        self.ops.is_none()
+    }
+
     pub fn keeps_op(&self, op: u32) -> bool {
         self.ops.as_ref().is_none_or(|o| o[op as usize])
     }

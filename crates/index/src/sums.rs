@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::{
     RunIndex,
-    data::{Eval, NO_ROW},
+    data::{Eval, NO_ROW, Ragged},
     graph::{Graph, GraphAccess, NO_EXPERT, Touch, Unit},
     select::{Mask, Selector, count},
 };
@@ -288,7 +288,9 @@ impl RunIndex {
     pub(crate) fn each_step(&self, eval: &Eval, mut f: impl FnMut(usize, u64, u64)) {
         let graph = &self.graphs[eval.graph as usize];
         let mut begin = eval.begin;
-        if eval.is_regular() {
+        if graph.is_on_device {
+            self.each_device_step(eval, graph, f);
+        } else if eval.is_regular() {
             let ends = self.data.ends(eval, graph.steps.len());
             for (step, &end) in ends.iter().enumerate() {
                 let end = eval.begin + u64::from(end);
@@ -300,6 +302,26 @@ impl RunIndex {
             for (step, &end) in nanos.iter().enumerate().filter(|(_, n)| **n != 0) {
                 f(step, begin, end);
                 begin = end;
+            }
+        }
+    }
+
+    /// Steps of a device overlap: each has what was its own, up to its end.
+    fn each_device_step(&self, eval: &Eval, graph: &Graph, mut f: impl FnMut(usize, u64, u64)) {
+        if eval.is_regular() {
+            let sums = self.data.ends(eval, graph.steps.len());
+            let moments = self.data.moments(eval, graph);
+            let mut before = 0;
+            for (step, (&sum, &moment)) in sums.iter().zip(moments).enumerate() {
+                let end = eval.begin + u64::from(moment);
+                f(step, end - u64::from(sum - before), end);
+                before = sum;
+            }
+        } else {
+            let Ragged { nanos, own, .. } = self.data.ragged(eval);
+            let own = own.iter().flatten();
+            for (step, (&end, own)) in nanos.iter().zip(own).enumerate() {
+                f(step, end.saturating_sub(*own), end);
             }
         }
     }

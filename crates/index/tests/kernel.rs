@@ -185,7 +185,7 @@ impl Recorded {
             || at.is_some_and(|moment| {
                 let mut evals = self.evals.iter();
                 let eval = evals.find(|e| e.number == moment.eval).unwrap();
-                let op = &eval.nodes[moment.step as usize].op;
+                let op = &eval.nodes[moment.step.unwrap() as usize].op;
                 let keeps_op = filter.ops.as_ref().is_none_or(|ops| ops.contains(op));
                 reference::keeps_eval(filter, eval) && keeps_op
             });

@@ -86,6 +86,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         caches: caches.as_ref(),
         underneath: None,
         roofline: roofline.as_ref(),
+        cards: &[],
         diagnosis: Some(&diagnosis),
     };
     let begin = Instant::now();

@@ -96,9 +96,10 @@ impl Stacks {
             stacks: Stacks::default(),
         };
         for sample in &cpu.samples {
-            match sample.at {
-                Some(at) => {
-                    let key = (at.eval, at.step as usize);
+            // While a device computes, what threads do belongs to no node.
+            let node = sample.at.and_then(|at| Some((at.eval, at.step? as usize)));
+            match node {
+                Some(key) => {
                     folding.inside.entry(key).or_default().push(sample);
                 }
                 None if whole => {

@@ -10,12 +10,12 @@ use reader::Log;
 
 use crate::{
     error::RenderError,
-    folded::Folded,
+    folded::{self, Folded},
     frames::Measure,
     log::Stats,
     palette::Category,
     plot::{
-        Canvas, Unit,
+        Canvas, Svg, Unit,
         marks::{Entry, legend, legend_height_px},
         svg::Anchor,
         text::shortened,
@@ -71,6 +71,32 @@ pub fn write(
         out,
     )?;
     Ok(stats)
+}
+
+/// Draws folded stacks, whoever wrote them; `None` where a line is no stack. Those of a model have the
+/// colours of its components; of others, only tensors have them.
+pub fn of_stacks(text: &str, unit: Unit, (title, caption): (&str, &str)) -> Option<Svg> {
+    let mut lines: Vec<(Vec<&str>, u64)> = Vec::new();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let (frames, sum) = line.rsplit_once(' ')?;
+        lines.push((frames.split(';').collect(), sum.parse().ok()?));
+    }
+    // Those that share a prefix follow each other.
+    lines.sort();
+    // Phase, layer, component, op, tensor.
+    let is_of_model = lines.iter().all(|(frames, _)| {
+        let layer = frames.get(1).unwrap_or(&"");
+        frames.len() == TENSOR_DEPTH && (layer.starts_with("layer ") || *layer == "no layer")
+    });
+    let stacks = lines
+        .iter()
+        .map(|(frames, sum)| (frames.iter().map(|&name| name.to_owned()), *sum));
+    let root = folded::tree(stacks);
+    let root = match is_of_model {
+        true => Frame::of_model(&root),
+        false => Frame::of_anything(&root),
+    };
+    Some(draw(&root, unit, FILE_PX).finish(title, caption))
 }
 
 /// Draws a tree of frames as a file, with its title and caption.
@@ -134,6 +160,25 @@ impl Frame {
     /// Phase, layer, component, op, tensor.
     fn of_model(flame: &Flame) -> Frame {
         Frame::of_part(flame, 0, None)
+    }
+
+    fn of_anything(flame: &Flame) -> Frame {
+        let name = without_layer(&flame.name);
+        let component = match name {
+            _ if name.starts_with("cache_") => Some(Category::of("kv_cache")),
+            _ if name.ends_with(".weight") => {
+                let meaning = gguf::names::Meaning::of(&flame.name);
+                Some(Category::of(meaning.component.name()))
+            }
+            _ => None,
+        };
+        Frame {
+            name: name.to_owned(),
+            value: flame.value,
+            component,
+            shade: Shade::Full,
+            children: flame.children.iter().map(Frame::of_anything).collect(),
+        }
     }
 
     fn of_part(flame: &Flame, depth: usize, component: Option<Category>) -> Frame {

@@ -43,29 +43,35 @@ impl Folded {
         self.sums.values().sum()
     }
 
-    /// As a flame graph draws it. Stacks are sorted, so those that share a prefix follow each
-    /// other.
+    /// As a flame graph draws it.
     pub(crate) fn tree(&self) -> Flame {
-        let mut root = Flame {
-            name: "all".to_owned(),
-            ..Flame::default()
-        };
-        for (frames, &sum) in &self.sums {
-            root.value += sum;
-            let mut parent = &mut root;
-            for name in frames.texts() {
-                if parent.children.last().is_none_or(|last| last.name != name) {
-                    parent.children.push(Flame {
-                        name,
-                        ..Flame::default()
-                    });
-                }
-                parent = parent.children.last_mut().expect("pushed if missing");
-                parent.value += sum;
-            }
-        }
-        root
+        tree(self.sums.iter().map(|(frames, &sum)| (frames.texts(), sum)))
     }
+}
+
+/// Stacks as a tree. They are sorted, so those that share a prefix follow each other.
+pub(crate) fn tree<S: IntoIterator<Item = String>>(
+    stacks: impl Iterator<Item = (S, u64)>,
+) -> Flame {
+    let mut root = Flame {
+        name: "all".to_owned(),
+        ..Flame::default()
+    };
+    for (frames, sum) in stacks {
+        root.value += sum;
+        let mut parent = &mut root;
+        for name in frames {
+            if parent.children.last().is_none_or(|last| last.name != name) {
+                parent.children.push(Flame {
+                    name,
+                    ..Flame::default()
+                });
+            }
+            parent = parent.children.last_mut().expect("pushed if missing");
+            parent.value += sum;
+        }
+    }
+    root
 }
 
 /// Writes the folded stacks of a log.

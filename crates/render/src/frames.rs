@@ -10,7 +10,8 @@ use trace::{format::Phase, template::TensorKind};
 pub enum Measure {
     /// Bytes read and written, of weights, KV cache, activations and inputs.
     Bytes,
-    /// Nanoseconds from the tick before to the tick of a node. A node counts for
+    /// Nanoseconds from the tick before to the tick of a node; on a device what its kernels
+    /// had for themselves, where that was measured, and nothing otherwise. A node counts for
     /// the weight that it reads; without one for the KV cache; without either
     /// under its own name.
     Time,
@@ -127,6 +128,7 @@ impl Sums {
                 leaf,
             };
             match measure {
+                Measure::Time if executed.times.is_none() => {}
                 Measure::Time => {
                     let leaf = Leaf::of(step, seen.prepared);
                     *self.by_key.entry(key(leaf)).or_default() += executed.nanos();

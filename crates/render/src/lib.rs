@@ -10,7 +10,7 @@
 //! - [`plot`]: a small plotting kit; [`plots`]: every plot of the report;
 //! - [`page`]: the report as one HTML file, or as Markdown;
 //! - [`underneath`]: what the kernel did, as text; [`less_memory`]: what memory would give, as rows;
-//!   [`roofline`]: what nodes reached of what the hardware allows, likewise;
+//!   [`devices`]: what GPUs did, likewise; [`roofline`]: what nodes reached of what the hardware allows, likewise;
 //! - [`diagnosis`]: why it is slow, as text;
 //! - [`animation`]: playback as GIF or raw frames.
 //!
@@ -23,6 +23,7 @@
 pub mod animation;
 pub mod charts;
 pub mod cpu;
+pub mod devices;
 pub mod diagnosis;
 mod error;
 pub mod flamegraph;

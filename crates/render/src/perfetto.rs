@@ -1,7 +1,10 @@
 //! A timeline for ui.perfetto.dev: Chrome trace events as JSON.
 //!
 //! A stream becomes a process with two tracks: evaluations, and nodes inside their
-//! layers. Counters carry, for each evaluation, the bytes of weights read and of
+//! layers. A device has two more, for its evaluations and for its kernels, which hold what was
+//! measured there, and there is one of copies between host and device: when they were asked for.
+//! Kernels overlap, slices of a track must not: a kernel's slice is what it had for itself, and
+//! its args say when it began and ended. Counters carry, for each evaluation, the bytes of weights read and of
 //! KV cache read and written. Times are those of the log (CLOCK_MONOTONIC), in
 //! microseconds with three decimals, so that nothing is rounded and traces of the
 //! kernel line up.
@@ -12,7 +15,7 @@
 
 use std::{fmt, io::Write};
 
-use reader::{Executed, Log, Seen, Visitor, rows::direction_name};
+use reader::{Executed, Log, Seen, SeenCopy, Visitor, rows::direction_name};
 use trace::template::{Direction, TensorKind};
 
 use crate::{
@@ -27,6 +30,9 @@ const MAX_TOKENS_SHOWN: usize = 32;
 
 const EVALUATIONS: u32 = 1;
 const NODES: u32 = 2;
+const COPIES: u32 = 3;
+/// The first track of the first device.
+const DEVICES: u32 = 4;
 
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -43,6 +49,8 @@ pub fn write(log: &Log, options: &Options, out: &mut dyn Write) -> Result<Stats,
         list: List::new(",\n"),
         pid: 0,
         events: 0,
+        devices: Vec::new(),
+        has_copies: false,
     };
     let walked = log.walk(&mut timeline)?;
     let stats = Stats::new(walked, timeline.events);
@@ -57,6 +65,9 @@ struct Timeline<'a> {
     list: List,
     pid: u32,
     events: u64,
+    /// Of the stream, those that have tracks.
+    devices: Vec<String>,
+    has_copies: bool,
 }
 
 impl Visitor for Timeline<'_> {
@@ -65,6 +76,8 @@ impl Visitor for Timeline<'_> {
     fn stream_begins(&mut self, stream: u32) -> Result<(), RenderError> {
         // Process 0 is the idle task to many tools.
         self.pid = stream + 1;
+        self.devices.clear();
+        self.has_copies = false;
         let process = match self.title {
             "" => format!("stream {stream}"),
             title => format!("{title}, stream {stream}"),
@@ -88,10 +101,14 @@ impl Visitor for Timeline<'_> {
                 "{{\"ph\":\"C\",\"name\":\"{counter}\",\"pid\":{pid},\"ts\":{begin},\"args\":{{\"bytes\":{bytes}}}}}"
             ))?;
         }
+        if seen.is_on_device() {
+            return self.device(seen);
+        }
         let steps: Vec<Executed> = seen.steps().collect();
         for same_layer in steps.chunk_by(|a, b| a.step.layer == b.step.layer) {
             let (first, last) = (&same_layer[0], &same_layer[same_layer.len() - 1]);
-            if let Some(layer) = first.step.layer {
+            let ends = first.times.zip(last.times);
+            if let Some((layer, (first, last))) = first.step.layer.zip(ends) {
                 let nanos = last.end_nanos.saturating_sub(first.begin_nanos);
                 let head = self.slice(
                     NODES,
@@ -110,6 +127,28 @@ impl Visitor for Timeline<'_> {
             }
         }
         Ok(())
+    }
+
+    fn copy(&mut self, seen: &SeenCopy) -> Result<(), RenderError> {
+        if !std::mem::replace(&mut self.has_copies, true) {
+            self.name("thread_name", COPIES, "copies")?;
+        }
+        let (copy, tensor) = (seen.copy, seen.tensor);
+        let nanos = copy.end_nanos.saturating_sub(copy.begin_nanos);
+        let name = &tensor.name;
+        let head = self.slice(COPIES, name, copy.way.name(), copy.begin_nanos, nanos);
+        self.event(format_args!(
+            "{head},\"args\":{{\"copy\":{},\"eval\":{},\"device\":{},\"way\":\"{}\",\"tensor\":{},\"kind\":\"{}\",\"tensor_offset\":{},\"bytes\":{},\"is_async\":{}}}}}",
+            seen.number,
+            seen.eval,
+            quote(&seen.device.name),
+            copy.way.name(),
+            quote(name),
+            tensor.kind.name(),
+            copy.tensor_offset,
+            copy.bytes,
+            copy.is_async,
+        ))
     }
 }
 
@@ -172,7 +211,52 @@ impl Timeline<'_> {
         ))
     }
 
+    /// What a device did, where it was measured.
+    fn device(&mut self, seen: &Seen) -> Result<(), RenderError> {
+        let name = seen.device_name();
+        let known = self.devices.iter().position(|device| device == name);
+        let at = known.unwrap_or(self.devices.len()) as u32;
+        let (evaluations, kernels) = (DEVICES + 2 * at, DEVICES + 2 * at + 1);
+        if known.is_none() {
+            self.devices.push(name.to_owned());
+            self.name("thread_name", evaluations, name)?;
+            self.name("thread_name", kernels, &format!("{name} kernels"))?;
+        }
+        let eval = seen.eval;
+        if let Some((begin, end)) = seen.device_nanos() {
+            let phase = seen.evaluation.phase.name();
+            let nanos = end.saturating_sub(begin);
+            let head = self.slice(evaluations, phase, "evaluation", begin, nanos);
+            self.event(format_args!("{head},\"args\":{{\"eval\":{eval}}}}}"))?;
+        }
+        let times = seen.kernel_times().unwrap_or_default();
+        for (number, (kernel, times)) in seen.kernels.iter().zip(times).enumerate() {
+            if !times.is_measured() {
+                continue;
+            }
+            let begin = times.end_nanos.saturating_sub(times.nanos);
+            let category = kernel.kind.name();
+            let head = self.slice(kernels, &kernel.name, category, begin, times.nanos);
+            let step = kernel.step.map(|step| &seen.prepared.steps[step as usize]);
+            let [op, node] = match step {
+                Some(step) => [quote(&step.op), quote(&step.name)],
+                None => ["null", "null"].map(str::to_owned),
+            };
+            let step = kernel
+                .step
+                .map_or("null".to_owned(), |step| step.to_string());
+            self.event(format_args!(
+                "{head},\"args\":{{\"eval\":{eval},\"kernel\":{number},\"step\":{step},\"op\":{op},\"name\":{node},\"begin_nanos\":{},\"end_nanos\":{}}}}}",
+                times.begin_nanos, times.end_nanos,
+            ))?;
+        }
+        Ok(())
+    }
+
     fn node(&mut self, seen: &Seen, executed: &Executed) -> Result<(), RenderError> {
+        let Some(times) = executed.times else {
+            return Ok(());
+        };
         let frames = frames_of_step(executed, seen);
         let touched = Touched::of(seen, executed.number);
         let mut tensors = String::new();
@@ -186,8 +270,8 @@ impl Timeline<'_> {
             NODES,
             &frames.op,
             frames.component,
-            executed.begin_nanos,
-            executed.nanos(),
+            times.begin_nanos,
+            times.nanos,
         );
         let layer = frames
             .layer

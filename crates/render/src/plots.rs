@@ -19,6 +19,7 @@ use analysis::{
 };
 use diagnose::Diagnosis;
 use index::RunIndex;
+use kernelio::card::CardCeiling;
 
 use crate::{
     charts::{self, CountBy, LineChart},
@@ -43,6 +44,8 @@ pub struct ReportInput<'a> {
     pub underneath: Option<&'a UnderneathResults>,
     /// Absent when it is not known what the hardware allows.
     pub roofline: Option<&'a Roofline>,
+    /// What graphics cards allow, as far as that is known.
+    pub cards: &'a [CardCeiling],
     /// Absent where nobody asked why.
     pub diagnosis: Option<&'a Diagnosis>,
 }

@@ -9,7 +9,7 @@ mod sink;
 use std::io::Write;
 
 use reader::{
-    Log, Seen, Visitor,
+    Log, Seen, SeenCopy, Visitor,
     rows::{self, Cell},
     tables,
 };
@@ -25,6 +25,9 @@ pub enum Table {
     Nodes,
     Accesses,
     Routing,
+    Devices,
+    Kernels,
+    Copies,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,13 +39,16 @@ pub enum Format {
 }
 
 impl Table {
-    pub const ALL: [Table; 6] = [
+    pub const ALL: [Table; 9] = [
         Table::Tensors,
         Table::Evals,
         Table::Tokens,
         Table::Nodes,
         Table::Accesses,
         Table::Routing,
+        Table::Devices,
+        Table::Kernels,
+        Table::Copies,
     ];
 
     /// What its columns are.
@@ -54,6 +60,9 @@ impl Table {
             Table::Nodes => &tables::NODES,
             Table::Accesses => &tables::ACCESSES,
             Table::Routing => &tables::ROUTING,
+            Table::Devices => &tables::DEVICES,
+            Table::Kernels => &tables::KERNELS,
+            Table::Copies => &tables::COPIES,
         }
     }
 
@@ -75,10 +84,16 @@ pub fn write_rows(
         sink: Sink::new(format, &columns, out)?,
     };
     let walked = log.walk(&mut rows)?;
-    if table == Table::Tensors {
-        for tensor in walked.tensors.all() {
-            rows.sink.row(&rows::tensor(tensor))?;
+    match table {
+        Table::Tensors => {
+            let mut tensors = walked.tensors.all().iter();
+            tensors.try_for_each(|tensor| rows.sink.row(&rows::tensor(tensor)))?;
         }
+        Table::Devices => {
+            let mut devices = walked.devices.iter();
+            devices.try_for_each(|device| rows.sink.row(&rows::device(device)))?;
+        }
+        _ => {}
     }
     Ok(Stats::new(walked, rows.sink.finish()?))
 }
@@ -93,7 +108,8 @@ impl Visitor for Rows<'_> {
 
     fn evaluation(&mut self, seen: &Seen) -> Result<(), RenderError> {
         match self.table {
-            Table::Tensors => Ok(()),
+            Table::Tensors | Table::Devices | Table::Copies => Ok(()),
+            Table::Kernels => rows::kernels(seen).try_for_each(|row| self.sink.row(&row)),
             Table::Evals => self.sink.row(&rows::eval(seen, &seen.sums())),
             Table::Tokens => rows::tokens(seen).try_for_each(|row| self.sink.row(&row)),
             Table::Nodes => seen
@@ -105,6 +121,13 @@ impl Visitor for Rows<'_> {
                 rows::routing(seen, |row| self.row_unless_failed(&row, &mut result));
                 result
             }
+        }
+    }
+
+    fn copy(&mut self, copy: &SeenCopy) -> Result<(), RenderError> {
+        match self.table {
+            Table::Copies => self.sink.row(&rows::copy(copy)),
+            _ => Ok(()),
         }
     }
 }

@@ -8,7 +8,7 @@ mod golden;
 
 use std::{fs, path::Path};
 
-use golden::{check_golden, golden_log};
+use golden::{check_golden, device_log, golden_log};
 use proptest::{collection::vec, prelude::*};
 use reader::summary::{Summary, summarise};
 use render::{
@@ -18,7 +18,7 @@ use render::{
     rows::{Format, Table, write_rows},
 };
 use serde_json::Value;
-use testing::log;
+use testing::{device, log};
 use trace::{
     format::{Phase, RecordKind, flags},
     read::{Evaluation, StreamEnd},
@@ -61,9 +61,62 @@ fn every_format_is_written_byte_for_byte() {
 }
 
 #[test]
+fn what_a_device_did_is_written_byte_for_byte() {
+    let log = Log::new(&device_log());
+    check_golden("device-perfetto.json", &perfetto_of(&log).0);
+    let folded = written(|out| folded::write(&log, Measure::Time, out)).0;
+    check_golden("device-folded-time.txt", &folded);
+    for table in [
+        Table::Tensors,
+        Table::Evals,
+        Table::Nodes,
+        Table::Devices,
+        Table::Kernels,
+        Table::Copies,
+    ] {
+        let csv = written(|out| write_rows(&log, table, Format::Csv, out)).0;
+        check_golden(&format!("device-{}.csv", table.name()), &csv);
+    }
+}
+
+/// Slices of a track of trace events must lie one behind the other or one in the other.
+#[test]
+fn slices_of_a_track_do_not_cross() {
+    let directory = tempfile::tempdir().unwrap();
+    device::mixed_stream(directory.path(), 0, 40, StreamEnd::Closed);
+    let (json, _) = perfetto_of(&Log::new(directory.path()));
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let nanos = |value: &Value| (value.as_f64().unwrap() * 1000.0).round() as u64;
+    let mut tracks: std::collections::BTreeMap<u64, Vec<(u64, u64)>> = Default::default();
+    for event in json["traceEvents"].as_array().unwrap() {
+        if event["ph"] == "X" {
+            let begin = nanos(&event["ts"]);
+            let track = tracks.entry(event["tid"].as_u64().unwrap()).or_default();
+            track.push((begin, begin + nanos(&event["dur"])));
+        }
+    }
+    assert_eq!(
+        tracks.len(),
+        5,
+        "evaluations, nodes, copies, and two of the device"
+    );
+    for (track, slices) in tracks {
+        for (at, a) in slices.iter().enumerate() {
+            for b in &slices[at + 1..] {
+                let is_apart = a.1 <= b.0 || b.1 <= a.0;
+                let is_inside = (a.0 <= b.0 && b.1 <= a.1) || (b.0 <= a.0 && a.1 <= b.1);
+                assert!(is_apart || is_inside, "track {track}: {a:?} and {b:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_are_the_same_in_both_formats() {
-    let log = Log::new(&golden_log());
-    for table in Table::ALL {
+    for (log, table) in [golden_log(), device_log()]
+        .iter()
+        .flat_map(|log| Table::ALL.map(|table| (Log::new(log), table)))
+    {
         let (csv, stats) = written(|out| write_rows(&log, table, Format::Csv, out));
         let (json, _) = written(|out| write_rows(&log, table, Format::Json, out));
         let mut reader = csv::Reader::from_reader(csv.as_slice());

@@ -8,14 +8,14 @@
 use std::collections::BTreeMap;
 
 use reader::{
-    Prepared, Tensors,
-    rows::{ACCESS_FIXED, Cell, NODE_FIXED, fixed_access, fixed_node},
+    Prepared, Seen, Tensors,
+    rows::{ACCESS_FIXED, Cell, KERNEL_FIXED, NODE_FIXED, fixed_access, fixed_kernel, fixed_node},
 };
 use trace::format::Phase;
 
 use crate::{
     row_group::{RowGroup, Texts},
-    schema::{ACCESSES, NODES},
+    schema::{ACCESSES, KERNELS, NODES},
 };
 
 /// A template, ready to become rows.
@@ -67,20 +67,15 @@ impl IndexedTally {
 
 impl TemplateColumns {
     pub fn new(prepared: &Prepared, tensors: &Tensors, texts: &mut Texts) -> TemplateColumns {
-        let mut number = |cell: Cell| match cell {
-            Cell::Null => None,
-            Cell::Int(value) => Some(value),
-            Cell::Text(text) => Some(texts.number(&text)),
-            Cell::Float(_) => panic!("a template fixes no fractions"),
-        };
+        let mut number = |cell: Cell| fixed(cell, texts);
         let accesses = prepared.accesses.iter();
         let values = accesses.map(|access| {
             let tensor = &tensors.all()[access.tensor as usize];
             fixed_access(&prepared.steps[access.step], access, tensor).map(&mut number)
         });
         let values = values.collect();
-        let steps = prepared.steps.iter().enumerate();
-        let node_values = steps.map(|(at, step)| fixed_node(at, step).map(&mut number));
+        let steps = 0..prepared.steps.len();
+        let node_values = steps.map(|at| fixed_node(prepared, at).map(&mut number));
         TemplateColumns {
             node_values: node_values.collect(),
             values,
@@ -110,6 +105,40 @@ impl TemplateColumns {
             step_evals: vec![0; steps],
             indexed: vec![IndexedTally::default(); accesses],
         })
+    }
+}
+
+/// The kernels of a graph on a device, ready to become rows.
+pub struct KernelColumns {
+    values: Vec<[Option<i64>; KERNEL_FIXED.len()]>,
+    pub numbers: Numbers,
+}
+
+impl KernelColumns {
+    pub fn new(seen: &Seen, texts: &mut Texts) -> KernelColumns {
+        let kernels = seen.kernels.iter().enumerate();
+        let values = kernels.map(|(at, kernel)| {
+            fixed_kernel(seen.prepared, at, kernel).map(|cell| fixed(cell, texts))
+        });
+        KernelColumns {
+            values: values.collect(),
+            numbers: Numbers::default(),
+        }
+    }
+
+    pub fn number(&mut self, group: &mut RowGroup, generation: u64) {
+        let positions = KERNEL_FIXED.map(|c| KERNELS.position(c));
+        let numbers = &mut self.numbers;
+        number(numbers, &self.values, &positions, group, generation);
+    }
+}
+
+fn fixed(cell: Cell, texts: &mut Texts) -> Option<i64> {
+    match cell {
+        Cell::Null => None,
+        Cell::Int(value) => Some(value),
+        Cell::Text(text) => Some(texts.number(&text)),
+        Cell::Float(_) => panic!("a graph fixes no fractions"),
     }
 }
 

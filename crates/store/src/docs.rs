@@ -25,7 +25,11 @@ python3 -c \"import pandas; print(pandas.read_parquet('RUN/tables/evals.parquet'
 Units are in the names: `_bytes`, `_nanos` (monotonic clock). Integers are signed. Texts are
 dictionaries (categories in pandas). An evaluation that was cut off or damaged has no
 rows: `run.partial_evals` and `run.corrupt_records` count them. `faults`, `io` and `residency` are
-empty unless their recording was asked for.
+empty unless their recording was asked for; `devices`, `kernels` and `copies` if only the processor
+computed. A graph that several devices compute is an evaluation for each of its parts.
+
+A time that was not measured is null, never made up: nodes on a device have times in evaluations
+whose kernels were timed. Count them (`COUNT(duration_nanos)`) before dividing by their sum.
 
 ## Several runs
 

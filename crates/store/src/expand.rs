@@ -1,26 +1,27 @@
-//! Evaluations → rows of the two large tables, `accesses` and `nodes`.
+//! Evaluations → rows of the large tables: `accesses`, `nodes` and `kernels`.
 
 use reader::{
-    Origin, Seen,
+    Executed, Origin, Seen, Times,
     prepared::Sums,
-    rows::{ACCESS_FIXED, FIRST_INDEXED, NODE_FIXED, indexed_access},
+    rows::{ACCESS_FIXED, FIRST_INDEXED, KERNEL_FIXED, NODE_FIXED, indexed_access},
     seen::SeenAccess,
 };
 
 use crate::{
-    columns::TemplateColumns,
-    row_group::{Cell, ColumnRows, NULL, RowGroup, Texts},
-    schema::{ACCESSES, NODES},
+    columns::{KernelColumns, TemplateColumns},
+    row_group::{Cell, NULL, RowGroup, Texts},
+    schema::{ACCESSES, KERNELS, NODES},
 };
 
 /// Rows of a row group: enough for the dictionaries to pay, few enough for two
 /// groups to be in memory.
 pub const GROUP_ROWS: usize = 1 << 20;
 
-/// The open row groups of the two large tables.
+/// The open row groups of the large tables.
 pub struct Expander {
     pub accesses: RowGroup,
     pub nodes: RowGroup,
+    pub kernels: RowGroup,
     /// Counts the row groups: numbers in dictionaries are good for one.
     generation: u64,
     fixed: [usize; ACCESS_FIXED.len()],
@@ -38,6 +39,8 @@ struct Positions {
     waited: usize,
     node_eval: usize,
     node_begin: usize,
+    kernel_eval: usize,
+    kernel_begin: usize,
 }
 
 impl Expander {
@@ -45,6 +48,7 @@ impl Expander {
         Expander {
             accesses: RowGroup::new(&ACCESSES),
             nodes: RowGroup::new(&NODES),
+            kernels: RowGroup::new(&KERNELS),
             generation: 1,
             fixed: ACCESS_FIXED.map(|c| ACCESSES.position(c)),
             node_fixed: NODE_FIXED.map(|c| NODES.position(c)),
@@ -57,6 +61,8 @@ impl Expander {
                 waited: ACCESSES.position("waited_nanos"),
                 node_eval: NODES.position("eval"),
                 node_begin: NODES.position("begin_nanos"),
+                kernel_eval: KERNELS.position("eval"),
+                kernel_begin: KERNELS.position("begin_nanos"),
             },
         }
     }
@@ -119,40 +125,54 @@ impl Expander {
             self.generation += 1;
         }
         rows.number_nodes(&mut self.nodes, self.generation);
-        let nanos = &of.evaluation.step_nanos;
-        let executed: Vec<usize> = (0..nanos.len())
-            .filter(|&step| of.evaluation.was_executed(step))
-            .collect();
+        let executed: Vec<Executed> = of.steps().collect();
         let numbers = &rows.node_numbers.columns;
         for (k, &position) in self.node_fixed.iter().enumerate() {
             let column = &mut self.nodes.dictionary(position).rows;
-            if executed.len() == nanos.len() {
+            if executed.len() == of.prepared.steps.len() {
                 column.extend_from_slice(&numbers[k]);
             } else {
-                column.extend(executed.iter().map(|&step| numbers[k][step]));
+                column.extend(executed.iter().map(|of| numbers[k][of.number]));
             }
         }
         let eval = self.nodes.dictionary(self.positions.node_eval);
         let number = eval.number(of.eval as i64);
         eval.rows.resize(eval.rows.len() + executed.len(), number);
-        let begins = std::iter::once(of.evaluation.begin_nanos)
-            .chain(executed.iter().map(|&step| nanos[step]));
-        let times = begins.zip(executed.iter().map(|&step| nanos[step]));
-        let columns = &mut self.nodes.columns[self.positions.node_begin..];
-        let [
-            ColumnRows::Delta(begin),
-            ColumnRows::Delta(end),
-            ColumnRows::Delta(duration),
-        ] = columns
-        else {
-            panic!("nodes ends with three columns of times");
-        };
-        for (begin_nanos, end_nanos) in times {
-            begin.push(begin_nanos as i64);
-            end.push(end_nanos as i64);
-            duration.push(end_nanos.saturating_sub(begin_nanos) as i64);
-        }
+        let times = executed.iter().map(|of| of.times);
+        push_times(&mut self.nodes, self.positions.node_begin, times);
         self.nodes.rows += executed.len();
+        Ok(())
+    }
+
+    /// Appends the kernels of an evaluation on a device.
+    pub fn kernels<E>(
+        &mut self,
+        of: &Seen,
+        rows: &mut KernelColumns,
+        texts: &Texts,
+        full: &mut impl FnMut(RowGroup) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if self.kernels.rows >= GROUP_ROWS {
+            full(self.kernels.take(texts))?;
+            self.generation += 1;
+        }
+        rows.number(&mut self.kernels, self.generation);
+        for (column, position) in rows.numbers.columns.iter().zip(KERNEL_FIXED) {
+            let position = KERNELS.position(position);
+            let to = &mut self.kernels.dictionary(position).rows;
+            to.extend_from_slice(column);
+        }
+        let eval = self.kernels.dictionary(self.positions.kernel_eval);
+        let number = eval.number(of.eval as i64);
+        let count = of.kernels.len();
+        eval.rows.resize(eval.rows.len() + count, number);
+        let measured = of.kernel_times();
+        let times = (0..count).map(|at| {
+            let times = measured.as_ref().map(|measured| measured[at]);
+            times.filter(Times::is_measured)
+        });
+        push_times(&mut self.kernels, self.positions.kernel_begin, times);
+        self.kernels.rows += count;
         Ok(())
     }
 
@@ -272,5 +292,15 @@ impl Expander {
         }
         self.accesses.rows += 1;
         bytes
+    }
+}
+
+/// Begin, end and time of each row; null where nobody measured them.
+fn push_times(group: &mut RowGroup, at: usize, times: impl Iterator<Item = Option<Times>>) {
+    let [begin, end, nanos] = group.times(at);
+    for times in times {
+        begin.push(times.map(|t| t.begin_nanos as i64));
+        end.push(times.map(|t| t.end_nanos as i64));
+        nanos.push(times.map(|t| t.nanos as i64));
     }
 }

@@ -21,17 +21,17 @@ use std::{
 };
 
 use reader::kernel::Underneath;
-use reader::{Log, Seen, Stream, Visitor};
+use reader::{Log, Seen, SeenCopy, Stream, Visitor};
 use rundir::Run;
 
 use crate::{
     StoreError, checksums,
-    columns::TemplateColumns,
+    columns::{KernelColumns, TemplateColumns},
     expand::{Expander, GROUP_ROWS},
     kernel,
     row_group::{RowGroup, Texts},
     rows,
-    schema::{EVALS, ROUTING, TABLES, TENSORS, TOKENS, TRAFFIC},
+    schema::{COPIES, DEVICES, EVALS, ROUTING, TABLES, TENSORS, TOKENS, TRAFFIC},
     table_file::TableFile,
 };
 
@@ -118,9 +118,12 @@ struct Ingest<'a> {
     expander: Expander,
     /// Of the stream that is being read, by template.
     columns: BTreeMap<u32, TemplateColumns>,
+    /// Likewise, by the number of launches.
+    kernels: BTreeMap<u32, KernelColumns>,
     evals: RowGroup,
     tokens: RowGroup,
     routing: RowGroup,
+    copies: RowGroup,
     traffic: RowGroup,
     counts: rows::RunCounts,
     /// Collected if something was recorded underneath.
@@ -135,9 +138,11 @@ impl<'a> Ingest<'a> {
             texts: Texts::default(),
             expander: Expander::new(),
             columns: BTreeMap::new(),
+            kernels: BTreeMap::new(),
             evals: RowGroup::new(&EVALS),
             tokens: RowGroup::new(&TOKENS),
             routing: RowGroup::new(&ROUTING),
+            copies: RowGroup::new(&COPIES),
             traffic: RowGroup::new(&TRAFFIC),
             counts: rows::RunCounts::default(),
             references: reader::kernel::join::is_there(run).then(kernel::References::default),
@@ -154,10 +159,14 @@ impl<'a> Ingest<'a> {
                 references.add_tensor(tensor);
             }
         }
+        let mut devices = RowGroup::new(&DEVICES);
+        for device in &walked.devices {
+            devices.push_row(&mut self.texts, &reader::rows::device(device));
+        }
         self.kernel()?;
         self.counts.partial = walked.partial;
         self.counts.corrupt = walked.damaged.len() as u64;
-        self.finish(tensors)?;
+        self.finish(tensors, devices)?;
         Ok(IngestReport {
             tables: Vec::new(),
             corrupt: walked.damaged,
@@ -177,7 +186,7 @@ impl<'a> Ingest<'a> {
         Ok(())
     }
 
-    fn finish(mut self, mut tensors: RowGroup) -> Result<(), StoreError> {
+    fn finish(mut self, mut tensors: RowGroup, mut devices: RowGroup) -> Result<(), StoreError> {
         let mut run = rows::run(&mut self.texts, self.run, &self.counts);
         for group in [
             &mut run,
@@ -188,6 +197,9 @@ impl<'a> Ingest<'a> {
             &mut self.expander.accesses,
             &mut self.routing,
             &mut self.traffic,
+            &mut devices,
+            &mut self.expander.kernels,
+            &mut self.copies,
         ] {
             send(&self.sender, group.take(&self.texts))?;
         }
@@ -208,6 +220,12 @@ impl Visitor for Ingest<'_> {
         let mut send = |group| send(sender, group);
         let sums = self.expander.accesses(seen, columns, texts, &mut send)?;
         self.expander.nodes(seen, columns, texts, &mut send)?;
+        let launches = seen.evaluation.device.as_ref().and_then(|d| d.launches);
+        if let Some(launches) = launches {
+            let kernels = self.kernels.entry(launches);
+            let kernels = kernels.or_insert_with(|| KernelColumns::new(seen, texts));
+            self.expander.kernels(seen, kernels, texts, &mut send)?;
+        }
         self.evals.push_row(texts, &reader::rows::eval(seen, &sums));
         for row in reader::rows::tokens(seen) {
             self.tokens.push_row(texts, &row);
@@ -227,7 +245,17 @@ impl Visitor for Ingest<'_> {
         Ok(())
     }
 
+    fn copy(&mut self, copy: &SeenCopy) -> Result<(), StoreError> {
+        self.copies
+            .push_row(&mut self.texts, &reader::rows::copy(copy));
+        if self.copies.rows >= GROUP_ROWS {
+            send(&self.sender, self.copies.take(&self.texts))?;
+        }
+        Ok(())
+    }
+
     fn stream_ends(&mut self, stream: &Stream) -> Result<(), StoreError> {
+        self.kernels.clear();
         let mut sums = BTreeMap::new();
         for (template, columns) in std::mem::take(&mut self.columns) {
             let template = (template - stream.first_template) as usize;

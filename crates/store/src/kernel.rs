@@ -211,11 +211,12 @@ impl Cells {
         let Some((moment, eval)) = at.and_then(|at| Some((at, self.evals.get(&at.eval)?))) else {
             return NO_NODE;
         };
-        let step = self.graphs[eval.graph].get(moment.step as usize);
+        let steps = &self.graphs[eval.graph];
+        let step = moment.step.and_then(|step| steps.get(step as usize));
         let [op, name, layer] = step.copied().unwrap_or([Cell::Null; 3]);
         NodeCells {
             eval: int(Some(moment.eval)),
-            step: int(step.map(|_| moment.step)),
+            step: int(step.and(moment.step)),
             op,
             name,
             layer,

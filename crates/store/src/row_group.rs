@@ -24,8 +24,18 @@ pub struct RowGroup {
 
 pub enum ColumnRows {
     Dictionary(DictionaryRows),
-    Delta(Vec<i64>),
+    Delta(DeltaRows),
     Plain(Vec<Option<f32>>),
+}
+
+/// Integers one after the other.
+#[derive(Default)]
+pub struct DeltaRows {
+    /// Of the rows that have one.
+    pub values: Vec<i64>,
+    /// Of each row whether it has one; kept only from the first that has none on, with those
+    /// before it.
+    pub present: Option<Vec<bool>>,
 }
 
 /// Numbers into `values`; of a text column these are numbers of [`Texts`].
@@ -70,7 +80,7 @@ impl RowGroup {
     pub fn new(table: &'static Table) -> RowGroup {
         let column = |coding| match coding {
             Coding::Dictionary => ColumnRows::Dictionary(DictionaryRows::default()),
-            Coding::Delta => ColumnRows::Delta(Vec::new()),
+            Coding::Delta => ColumnRows::Delta(DeltaRows::default()),
             Coding::Plain => ColumnRows::Plain(Vec::new()),
         };
         RowGroup {
@@ -95,13 +105,34 @@ impl RowGroup {
                 (ColumnRows::Dictionary(column), Cell::Text(text)) => {
                     column.push(texts.number(text));
                 }
-                (ColumnRows::Delta(column), Cell::Int(value)) => column.push(value),
+                (ColumnRows::Delta(column), Cell::Int(value)) => column.push(Some(value)),
+                (ColumnRows::Delta(column), Cell::Null) => column.push(None),
                 (ColumnRows::Plain(column), Cell::Float(value)) => column.push(Some(value)),
                 (ColumnRows::Plain(column), Cell::Null) => column.push(None),
                 (_, cell) => panic!("{}: no column for {cell:?}", self.table.name),
             }
         }
         self.rows += 1;
+    }
+
+    /// The three columns of times that begin with column `at`.
+    pub fn times(&mut self, at: usize) -> [&mut DeltaRows; 3] {
+        let columns = self.columns.get_mut(at..at + 3);
+        let Some(
+            [
+                ColumnRows::Delta(begin),
+                ColumnRows::Delta(end),
+                ColumnRows::Delta(nanos),
+            ],
+        ) = columns
+        else {
+            panic!(
+                "columns {at} to {} of {} are no times",
+                at + 2,
+                self.table.name
+            );
+        };
+        [begin, end, nanos]
     }
 
     /// The dictionary of column `at`, which must have one.
@@ -122,6 +153,20 @@ impl RowGroup {
             }
         }
         full
+    }
+}
+
+impl DeltaRows {
+    #[inline]
+    pub fn push(&mut self, value: Option<i64>) {
+        if let Some(value) = value {
+            self.values.push(value);
+        } else if self.present.is_none() {
+            self.present = Some(vec![true; self.values.len()]);
+        }
+        if let Some(present) = &mut self.present {
+            present.push(value.is_some());
+        }
     }
 }
 

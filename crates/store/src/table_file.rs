@@ -36,7 +36,7 @@ use datafusion::parquet::{
 use crate::{
     StoreError, arrow,
     pages::{delta, hybrid, index_bits, levels},
-    row_group::{ColumnRows, DictionaryRows, NULL, RowGroup},
+    row_group::{ColumnRows, DeltaRows, DictionaryRows, NULL, RowGroup},
     schema::{Column, ColumnType, KEY_LOG_BYTES, KEY_TABLE, KEY_VERSION, Nulls, Table, VERSION},
 };
 
@@ -169,6 +169,8 @@ struct ChunkEncoder<'a> {
     uncompressed_bytes: usize,
     data_page_offset: Option<u64>,
     dictionary_page_offset: Option<u64>,
+    /// Beside pages in the encoding of the column.
+    has_plain_page: bool,
 }
 
 impl<'a> ChunkEncoder<'a> {
@@ -185,21 +187,14 @@ impl<'a> ChunkEncoder<'a> {
             uncompressed_bytes: 0,
             data_page_offset: None,
             dictionary_page_offset: None,
+            has_plain_page: false,
         })
     }
 
     fn encode(mut self, rows: &ColumnRows) -> Result<Chunk> {
         let (encoding, statistics) = match rows {
             ColumnRows::Dictionary(column) => self.dictionary(column)?,
-            ColumnRows::Delta(values) => {
-                for page in values.chunks(PAGE_ROWS) {
-                    let mut body = Vec::new();
-                    delta(page, &mut body);
-                    self.data_page(body, page.len(), Encoding::DELTA_BINARY_PACKED)?;
-                }
-                let statistics = int_statistics(self.about.ty, values.iter().copied(), 0);
-                (Encoding::DELTA_BINARY_PACKED, statistics)
-            }
+            ColumnRows::Delta(column) => self.deltas(column)?,
             ColumnRows::Plain(values) => {
                 for page in values.chunks(PAGE_ROWS) {
                     let mut body = Vec::new();
@@ -213,6 +208,46 @@ impl<'a> ChunkEncoder<'a> {
             }
         };
         self.close(encoding, statistics)
+    }
+
+    fn deltas(&mut self, column: &DeltaRows) -> Result<(Encoding, Option<Statistics>)> {
+        let (about, rows) = (self.about, self.rows);
+        let is_nullable = about.nulls == Nulls::Allowed;
+        if column.present.is_some() && !is_nullable {
+            let error = format!("column {}: a null, where none may be", about.name);
+            return Err(ParquetError::General(error));
+        }
+        let mut values = column.values.as_slice();
+        for first in (0..rows).step_by(PAGE_ROWS) {
+            let page = first..rows.min(first + PAGE_ROWS);
+            let mut body = Vec::new();
+            let present = column.present.as_ref().map(|all| &all[page.clone()]);
+            let count = match present {
+                Some(present) => present.iter().filter(|&&is_present| is_present).count(),
+                None => page.len(),
+            };
+            if is_nullable {
+                match present {
+                    Some(present) => levels(present.iter().copied(), &mut body),
+                    None => levels(std::iter::repeat_n(true, page.len()), &mut body),
+                }
+            }
+            let (of_page, rest) = values.split_at(count);
+            values = rest;
+            let encoding = match of_page {
+                // Nothing but nulls: there is nothing that differs.
+                [] => Encoding::PLAIN,
+                values => {
+                    delta(values, &mut body);
+                    Encoding::DELTA_BINARY_PACKED
+                }
+            };
+            self.has_plain_page |= encoding == Encoding::PLAIN;
+            self.data_page(body, page.len(), encoding)?;
+        }
+        let nulls = (rows - column.values.len()) as u64;
+        let statistics = int_statistics(about.ty, column.values.iter().copied(), nulls);
+        Ok((Encoding::DELTA_BINARY_PACKED, statistics))
     }
 
     fn dictionary(&mut self, column: &DictionaryRows) -> Result<(Encoding, Option<Statistics>)> {
@@ -322,7 +357,7 @@ impl<'a> ChunkEncoder<'a> {
     fn close(self, encoding: Encoding, statistics: Option<Statistics>) -> Result<Chunk> {
         let bytes = Bytes::from(self.sink.into_inner()?);
         let mut encodings = vec![encoding, Encoding::RLE];
-        if self.dictionary_page_offset.is_some() {
+        if self.dictionary_page_offset.is_some() || self.has_plain_page {
             encodings.push(Encoding::PLAIN);
         }
         let mut metadata = ColumnChunkMetaData::builder(self.descriptor.clone())

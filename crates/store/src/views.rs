@@ -24,7 +24,7 @@ impl View {
     }
 }
 
-pub const VIEWS: [View; 15] = [
+pub const VIEWS: [View; 18] = [
     View {
         name: "hot_tensors",
         doc: "How much each weight is used; `bytes_per_byte` is bytes read per byte of its size.",
@@ -71,11 +71,42 @@ GROUP BY {run}a.phase, a.op, a.direction",
     },
     View {
         name: "time_by_op",
-        doc: "Executed nodes and their time, by op.",
+        doc: "Executed nodes and their time, by op and device; `timed_nodes` of them were timed, and `nanos` is of those.",
         sql: "\
-SELECT {run}a.op, COUNT(*) AS nodes, SUM(a.duration_nanos) AS nanos
+SELECT {run}a.op, a.device, COUNT(*) AS nodes, COUNT(a.duration_nanos) AS timed_nodes,
+       SUM(a.duration_nanos) AS nanos
 FROM nodes a
-GROUP BY {run}a.op",
+GROUP BY {run}a.op, a.device",
+    },
+    View {
+        name: "time_by_kernel",
+        doc: "Kernels of devices and the time that they had for themselves; `timed` of them were timed, and `nanos` is of those.",
+        sql: "\
+SELECT {run}a.device, a.name, COUNT(*) AS launches, COUNT(a.exclusive_nanos) AS timed,
+       SUM(a.exclusive_nanos) AS nanos
+FROM kernels a
+GROUP BY {run}a.device, a.name",
+    },
+    View {
+        name: "bytes_by_device",
+        doc: "What each device read and wrote, and how long it computed; `untimed_evals` did not say, and `nanos` is without them.",
+        sql: "\
+SELECT {run}a.phase, a.device, COUNT(*) AS evals,
+       SUM(CASE WHEN a.device <> 'CPU' AND a.device_end_nanos IS NULL THEN 1 ELSE 0 END) AS untimed_evals,
+       SUM(CASE WHEN a.device = 'CPU' THEN a.end_nanos - a.begin_nanos
+                ELSE a.device_end_nanos - a.device_begin_nanos END) AS nanos,
+       SUM(a.read_bytes) AS read_bytes, SUM(a.written_bytes) AS written_bytes,
+       SUM(a.weight_bytes) AS weight_bytes, SUM(a.kv_bytes) AS kv_bytes
+FROM evals a
+GROUP BY {run}a.phase, a.device",
+    },
+    View {
+        name: "copied_bytes",
+        doc: "What was copied between host and devices, by tensor.",
+        sql: "\
+SELECT {run}a.device, a.way, a.tensor_name, a.kind, COUNT(*) AS copies, SUM(a.bytes) AS bytes
+FROM copies a
+GROUP BY {run}a.device, a.way, a.tensor_name, a.kind",
     },
     View {
         name: "expert_use",
@@ -87,12 +118,17 @@ GROUP BY {run}a.layer, a.expert",
     },
     View {
         name: "tokens_per_second",
-        doc: "Speed by phase. The time of evaluations only: what the program does between them is left out.",
+        doc: "Speed by phase. The time of evaluations only: what the program does between them is left out. No speed where devices did not say how long they took.",
         sql: "\
 SELECT {run}a.phase, COUNT(*) AS evals, SUM(a.tokens) AS tokens,
-       SUM(a.end_nanos - a.begin_nanos) / 1e9 AS seconds,
-       SUM(a.tokens) * 1e9 / SUM(a.end_nanos - a.begin_nanos) AS tokens_per_second
-FROM evals a
+       SUM(a.nanos) / 1e9 AS seconds,
+       CASE WHEN COUNT(*) = COUNT(a.nanos) THEN SUM(a.tokens) * 1e9 / SUM(a.nanos) END AS tokens_per_second
+FROM (
+  SELECT {run}a.phase, a.tokens,
+         CASE WHEN a.device = 'CPU' THEN a.end_nanos - a.begin_nanos
+              ELSE a.device_end_nanos - a.device_begin_nanos END AS nanos
+  FROM evals a
+) a
 GROUP BY {run}a.phase",
     },
     View {
@@ -171,7 +207,7 @@ GROUP BY {run}a.model_bytes",
 ];
 
 /// Questions with their answers' query, for the documentation.
-pub const QUERIES: [(&str, &str); 10] = [
+pub const QUERIES: [(&str, &str); 11] = [
     (
         "the ten hottest weights",
         "\
@@ -232,6 +268,16 @@ ORDER BY nanos DESC, name
 LIMIT 10",
     ),
     (
+        "the kernels that a device spent most time in, and their nodes",
+        "\
+SELECT k.name, n.op, COUNT(*) AS launches, SUM(k.exclusive_nanos) AS nanos
+FROM kernels k JOIN nodes n ON k.eval = n.eval AND k.step = n.step
+WHERE k.exclusive_nanos IS NOT NULL
+GROUP BY k.name, n.op
+ORDER BY nanos DESC, k.name, n.op
+LIMIT 10",
+    ),
+    (
         "bandwidth of the weights' reads, by op",
         "\
 SELECT n.op, SUM(w.bytes) AS bytes, SUM(n.duration_nanos) AS nanos
@@ -241,6 +287,7 @@ FROM nodes n JOIN (
   WHERE kind = 'weight' AND eval BETWEEN 1 AND 100
   GROUP BY eval, step
 ) w ON n.eval = w.eval AND n.step = w.step
+WHERE n.duration_nanos IS NOT NULL
 GROUP BY n.op
 ORDER BY bytes DESC",
     ),

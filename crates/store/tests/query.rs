@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use rundir::Run;
 use store::{Format, Session, StoreError, ingest, views, write_query};
-use testing::log;
+use testing::{device, log};
 use trace::read::StreamEnd;
 
 fn make_run(path: &Path, evaluations: u64) {
@@ -85,6 +85,8 @@ fn views_and_documented_queries_run_on_one_run_and_on_several() {
     let paths = ["a", "b"].map(|name| folder.path().join(name));
     for (path, evaluations) in paths.iter().zip([3, 5]) {
         let recorded = kernel_logs::write_run(path, evaluations, evaluations);
+        // Another thread computes on a device.
+        device::mixed_stream(&path.join("log"), 9, 4, StreamEnd::Closed);
         ingest(&recorded.run, &mut |_| ()).unwrap();
     }
     let one = Session::open(&[&paths[0]]).unwrap();

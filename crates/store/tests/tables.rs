@@ -10,6 +10,7 @@ use reader::summary::summarise;
 use rundir::Run;
 use store::{StoreError, TablesState, ingest, schema, tables_state};
 use testing::{
+    device,
     log::{self, append, body, define, small_evaluation, small_graph},
     transformer::{Shape, write_run},
 };
@@ -29,7 +30,10 @@ fn small_run(path: &Path, evaluations: u64, end: StreamEnd) -> Run {
 }
 
 fn check_all_tables(run: &Run) {
-    for name in ["tensors", "evals", "tokens", "nodes", "accesses", "routing"] {
+    for name in [
+        "tensors", "evals", "tokens", "nodes", "accesses", "routing", "devices", "kernels",
+        "copies",
+    ] {
         let expected = expected_rows(run, name);
         let rows = table_rows(run.path(), schema::table(name).unwrap());
         assert_eq!(rows, expected, "table {name}");
@@ -53,6 +57,62 @@ fn tables_hold_the_rows_of_the_log() {
     for table in &report.tables {
         assert_eq!(table.bytes, on_disk(table.name), "{}", table.name);
     }
+}
+
+#[test]
+fn tables_of_a_device_have_null_for_a_time_that_was_not_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("log");
+    fs::create_dir_all(&logs).unwrap();
+    device::mixed_stream(&logs, 0, 200, StreamEnd::Closed);
+    let run = Run::open(folder.path()).unwrap();
+    let report = ingest(&run, &mut |_| ()).unwrap();
+    assert_eq!((report.corrupt.len(), report.partial), (0, 0));
+    check_all_tables(&run);
+    assert_eq!(report.rows("devices"), 1);
+    assert_eq!(report.rows("kernels"), 150 * 6);
+    assert_eq!(report.rows("copies"), 150);
+    let nodes = table_rows(run.path(), schema::table("nodes").unwrap());
+    let untimed = nodes.iter().filter(|row| row.ends_with(",CUDA0,,,"));
+    assert_eq!((nodes.len(), untimed.count()), (800, 400));
+}
+
+#[test]
+fn columns_of_nothing_but_nulls_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("log");
+    fs::create_dir_all(&logs).unwrap();
+    let (definitions, templates) = device::graphs();
+    let (_status, log, mut appender) = log::open(&logs, 4096);
+    assert!(define(&mut appender, &definitions));
+    for number in 0..20 {
+        let evaluation = device::device_evaluation(number, device::Measure::Nothing);
+        let body = body(&templates[1], &evaluation);
+        assert!(append(&mut appender, RecordKind::Evaluation, &body));
+    }
+    log.finish(appender).unwrap();
+    let run = Run::open(folder.path()).unwrap();
+    ingest(&run, &mut |_| ()).unwrap();
+    check_all_tables(&run);
+}
+
+#[test]
+fn kernels_without_times_take_little_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().join("log");
+    fs::create_dir_all(&logs).unwrap();
+    device::mixed_stream(&logs, 0, 6_000, StreamEnd::Closed);
+    let run = Run::open(folder.path()).unwrap();
+    let report = ingest(&run, &mut |_| ()).unwrap();
+    let kernels = report.tables.iter().find(|t| t.name == "kernels").unwrap();
+    // A third of them have times.
+    let (rows, bytes) = (kernels.rows, kernels.bytes);
+    println!(
+        "{rows} kernels in {bytes} bytes; log {} bytes",
+        run.log_bytes()
+    );
+    assert_eq!(rows, 4_500 * 6);
+    assert!(bytes < rows * 4, "{bytes} bytes for {rows} kernels");
 }
 
 #[test]
@@ -343,6 +403,7 @@ fn template() -> impl Strategy<Value = Template> {
         prop::collection::vec(access, 0..4),
     );
     prop::collection::vec(step, 4..9).prop_map(|steps| Template {
+        device: None,
         // The captures of the small graph are taken over: tokens, positions, an
         // index, expert ids and weights.
         captures: small_graph().1.captures,

@@ -129,7 +129,12 @@ pub(super) fn kv(facts: &Facts, list: &mut List) {
         return;
     }
     let read = bytes(last.read_bytes);
-    let text = if first.eval == last.eval {
+    // On a device positions lie in its memory, and nobody has them.
+    let has_context = points.iter().all(|p| p.context_tokens > 0);
+    let text = if !facts.devices.is_empty() && !has_context {
+        let first = bytes(first.read_bytes);
+        format!("a pass reads {first} of KV cache at first, and {read} in the end")
+    } else if first.eval == last.eval {
         let context = count(last.context_tokens, "token");
         format!("an evaluation reads {read} of KV cache at a context of {context}")
     } else if points.iter().all(|p| p.read_bytes == last.read_bytes) {

@@ -132,16 +132,20 @@ pub(super) fn tokens(facts: &Facts, list: &mut List) {
             bytes(rows.map(|row| row.bytes_per_token).sum::<f64>().round() as u64)
         };
         let seconds = phase.nanos as f64 / 1e9;
-        let speed = if seconds > 0.0 {
+        let speed = if seconds > 0.0 && phase.untimed_evaluations == 0 {
             format!(", at {:.1} tokens/s", phase.tokens as f64 / seconds)
         } else {
             String::new()
+        };
+        let at_least = match facts.devices.experts.are_all() {
+            true => "",
+            false => "at least ",
         };
         list.exact(
             "tokens",
             "facts.traffic.per_token",
             format!(
-                "{}: a token touches {} of weights, {} of KV cache and {} of activations ({} in {}{speed})",
+                "{}: a token touches {at_least}{} of weights, {} of KV cache and {} of activations ({} in {}{speed})",
                 phase.phase,
                 of_kind("weight"),
                 of_kind("kv_cache"),
@@ -257,17 +261,20 @@ pub(super) fn experts(facts: &Facts, list: &mut List) {
             "SELECT layer, expert, count(*) AS choices FROM routing GROUP BY layer, expert ORDER BY choices DESC",
         );
     }
-    list.close(
-        "experts",
-        "facts.experts.layers",
-        format!(
-            "{} of the experts that an evaluation uses were used by the one before it too",
-            percent(mean(&|l| l.repeat_share))
-        ),
-        "SELECT count(b.expert) * 1.0 / count(*) AS share FROM (SELECT DISTINCT eval, layer, expert FROM routing) a \
-         LEFT JOIN (SELECT DISTINCT eval, layer, expert FROM routing) b \
-         ON b.eval = a.eval - 1 AND b.layer = a.layer AND b.expert = a.expert",
-    );
+    // Between two evaluations whose experts are known there may be others.
+    if facts.devices.experts.are_all() {
+        list.close(
+            "experts",
+            "facts.experts.layers",
+            format!(
+                "{} of the experts that an evaluation uses were used by the one before it too",
+                percent(mean(&|l| l.repeat_share))
+            ),
+            "SELECT count(b.expert) * 1.0 / count(*) AS share FROM (SELECT DISTINCT eval, layer, expert FROM routing) a \
+             LEFT JOIN (SELECT DISTINCT eval, layer, expert FROM routing) b \
+             ON b.eval = a.eval - 1 AND b.layer = a.layer AND b.expert = a.expert",
+        );
+    }
     let moving: Vec<&&LayerExperts> = layers.iter().filter(|l| l.stability.windows > 1).collect();
     if !moving.is_empty() {
         let of = |get: &dyn Fn(&LayerExperts) -> f64| {

@@ -69,7 +69,7 @@ impl ClassRow {
     }
 }
 
-pub(super) fn class_name(op: &str, weight_type: Option<&str>, component: &str) -> String {
+pub(crate) fn class_name(op: &str, weight_type: Option<&str>, component: &str) -> String {
     match weight_type {
         Some(ty) => format!("{op} {ty} {component}"),
         None => format!("{op} {component}"),
@@ -171,6 +171,10 @@ impl Evaluations {
 
 impl Accumulator {
     pub fn push(&mut self, seen: &Seen) {
+        // The ceilings are those of the processor.
+        if seen.is_on_device() {
+            return;
+        }
         let key = (seen.template, seen.evaluation.phase);
         let of = self.evaluations.entry(key);
         of.or_insert_with(|| Evaluations::new(seen)).add(seen);

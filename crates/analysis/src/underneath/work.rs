@@ -75,7 +75,7 @@ impl Work {
     pub fn kind_at(&self, moment: Moment) -> Option<usize> {
         let span = self.span_at(moment)?;
         let kinds = &self.of_graph[&(span.template, span.phase)];
-        kinds.get(moment.step as usize).copied()
+        kinds.get(moment.step? as usize).copied()
     }
 
     pub fn phase_at(&self, moment: Moment) -> Option<Phase> {

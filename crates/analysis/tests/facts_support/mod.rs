@@ -369,6 +369,7 @@ fn template(random: &mut Random, shape: &Shape) -> Template {
         });
     let steps: Vec<Step> = steps.collect();
     Template {
+        device: None,
         nodes: steps.len() as u32,
         steps,
         captures,
@@ -438,6 +439,7 @@ fn evaluation(
         sequences: Vec::new(),
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     }
 }
 

@@ -122,6 +122,7 @@ pub fn timeline_of(
             sequences: Vec::new(),
             token_phases: Vec::new(),
             origins: None,
+            device: None,
         };
         let seen = walk.see(&definitions, &evaluation).unwrap();
         timeline.evaluation(&seen).unwrap();
@@ -139,7 +140,10 @@ pub fn owner(tensor: u32) -> Option<Owner> {
 }
 
 pub fn at(eval: u64, step: u32) -> Option<Moment> {
-    Some(Moment { eval, step })
+    Some(Moment {
+        eval,
+        step: Some(step),
+    })
 }
 
 /// One part of a request; `place` is `None` for other files.

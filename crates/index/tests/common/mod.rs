@@ -162,6 +162,7 @@ pub fn evaluation(
         sequences: (0..batch).map(|s| s as u32).collect(),
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     }
 }
 

@@ -6,7 +6,7 @@ use analysis::{opportunities::Opportunities, roofline::Roofline, underneath::Und
 use index::{Info, Summary};
 
 use crate::{
-    less_memory,
+    devices, less_memory,
     plot::{
         Unit,
         text::escape,
@@ -68,6 +68,8 @@ pub(super) fn all(summary: &Summary, input: &ReportInput) -> Vec<Table> {
         .collect();
     tables.extend([phases(&input.index.info()), layers(summary), ops(summary)]);
     tables.extend(input.roofline.map(roofline_table));
+    let devices = devices::parts(&input.facts.devices, input.cards);
+    tables.extend(devices.into_iter().map(device_table));
     tables.push(tensors(summary));
     tables.extend(underneath.map(verdicts));
     tables.extend(underneath.map(times));
@@ -104,6 +106,21 @@ fn roofline_table(of: &Roofline) -> Table {
             .map(|row| row.into_iter().map(cell).collect())
             .collect(),
         note: format!("In the last column, {}.", roofline::NOTE),
+    }
+}
+
+fn device_table(part: devices::Part) -> Table {
+    let cell = |(text, key): devices::Cell| Cell { text, key };
+    let rows = part.rows.into_iter();
+    Table {
+        id: part.id,
+        title: part.title,
+        heads: part.heads,
+        words: part.words,
+        rows: rows
+            .map(|row| row.into_iter().map(cell).collect())
+            .collect(),
+        note: part.note.to_owned(),
     }
 }
 

@@ -10,6 +10,11 @@ pub fn golden_log() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/golden/v1/log")
 }
 
+/// With evaluations on a device.
+pub fn device_log() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/golden/v3/log")
+}
+
 pub fn check_golden(name: &str, found: &[u8]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/golden")

@@ -106,6 +106,7 @@ impl Report {
             caches: self.caches.as_ref(),
             underneath: None,
             roofline: None,
+            cards: &[],
             diagnosis: None,
         }
     }
@@ -169,6 +170,7 @@ fn evaluation(template: &Template, number_of_template: u32, number: u64) -> Eval
         sequences: vec![0; template.captures[0].elements() as usize],
         token_phases: Vec::new(),
         origins: None,
+        device: None,
     }
 }
 

@@ -125,6 +125,7 @@ impl Recording {
             sequences: vec![0, 0],
             token_phases: Vec::new(),
             origins: None,
+            device: None,
         };
         let body = log::body(&self.template, &evaluation);
         assert!(log::append(

@@ -169,6 +169,7 @@ fn write_log(log_directory: &Path, model: &Model, evaluations: u64) {
             sequences: vec![0],
             token_phases: Vec::new(),
             origins: None,
+            device: None,
             ..evaluation
         };
         let of_single = body(&single, &of_single);

@@ -14,6 +14,7 @@ use gguf::{GgmlType, Meaning};
 use rundir::Run;
 use store::schema::Table;
 use trace::{
+    device::Copy,
     expand::{for_each_access, for_each_route},
     read::{Definitions, Evaluation, Event, StreamReader, streams},
     region::Region,
@@ -69,9 +70,14 @@ fn for_each_table_row(run: &Path, table: &Table, mut f: impl FnMut(&str)) {
 
 fn for_each_expected(run: &Run, table: &str, f: &mut dyn FnMut(&str)) {
     let mut first_token = 0;
+    let mut copies = 0;
     for stream in streams(&run.log_directory()).unwrap() {
         let mut reader = StreamReader::open(&run.log_directory(), stream).unwrap();
         while let Some(event) = reader.next_event().unwrap() {
+            if let (Event::Copy(copy), "copies") = (&event, table) {
+                f(&copied(&reader.definitions, copies, copy));
+            }
+            copies += u64::from(matches!(event, Event::Copy(_)));
             if let Event::Evaluation(evaluation) = event {
                 let definitions = &reader.definitions;
                 let template = &definitions.templates[evaluation.template as usize];
@@ -79,6 +85,7 @@ fn for_each_expected(run: &Run, table: &str, f: &mut dyn FnMut(&str)) {
                     "evals" => f(&eval(definitions, &evaluation, stream)),
                     "tokens" => tokens(definitions, &evaluation, first_token, f),
                     "nodes" => nodes(definitions, &evaluation, f),
+                    "kernels" => kernels(definitions, &evaluation, f),
                     "accesses" => accesses(definitions, &evaluation, first_token, f),
                     "routing" => for_each_route(template, &evaluation, |r| {
                         let weight = r.weight.map_or(String::new(), |w| format!("{w:?}"));
@@ -96,6 +103,14 @@ fn for_each_expected(run: &Run, table: &str, f: &mut dyn FnMut(&str)) {
         }
         if table == "tensors" {
             tensors(&reader.definitions, f);
+        }
+        if table == "devices" {
+            let definitions = &reader.definitions;
+            for device in &definitions.devices {
+                let (name, description) = (device.name, device.description);
+                let [name, description] = [name, description].map(|text| definitions.text(text));
+                f(&format!("{name},{description},{}", device.memory_bytes));
+            }
         }
     }
 }
@@ -125,14 +140,84 @@ fn eval(definitions: &Definitions, e: &Evaluation, stream: u32) -> String {
         e.number, e.begin_nanos, e.end_nanos
     );
     let (threads, context, flags) = (e.threads, e.context, e.flags);
+    let (begin, end) = e.device.as_ref().and_then(|d| d.nanos).unzip();
     format!(
-        "{head},{threads},{context},{},{flags},{count},{read},{written},{weight},{kv},{}",
+        "{head},{threads},{context},{},{flags},{count},{read},{written},{weight},{kv},{},{},{},{}",
         e.template,
         option(
             e.origins
                 .as_ref()
                 .map(|o| o.iter().map(|o| o.waited_nanos).sum::<u64>())
-        )
+        ),
+        device(definitions, e),
+        option(begin),
+        option(end),
+    )
+}
+
+fn device(definitions: &Definitions, e: &Evaluation) -> String {
+    let device = definitions.templates[e.template as usize].device;
+    device.map_or("CPU".to_owned(), |device| {
+        definitions.text(definitions.devices[device as usize].name)
+    })
+}
+
+/// What each nanosecond belongs to: of the kernels that run then the one that began first.
+fn exclusive(kernels: &[(u64, u64)]) -> Vec<u64> {
+    let mut own = vec![0; kernels.len()];
+    let first = kernels.iter().map(|k| k.0).min().unwrap_or(0);
+    let last = kernels.iter().map(|k| k.1).max().unwrap_or(0);
+    for nano in first..last {
+        let running = kernels.iter().enumerate();
+        let running = running.filter(|(_, (begin, end))| (begin..end).contains(&&nano));
+        if let Some((at, _)) = running.min_by_key(|(at, (begin, _))| (*begin, *at)) {
+            own[at] += 1;
+        }
+    }
+    own
+}
+
+fn kernels(definitions: &Definitions, e: &Evaluation, f: &mut dyn FnMut(&str)) {
+    let Some(on) = &e.device else { return };
+    let Some(launches) = on.launches else { return };
+    let own = exclusive(&on.kernel_nanos);
+    let all = definitions.launches[launches as usize].kernels.iter();
+    for (at, kernel) in all.enumerate() {
+        let (begin, end) = on.kernel_nanos.get(at).copied().unzip();
+        let size = |[x, y, z]: [u32; 3]| format!("{x}x{y}x{z}");
+        f(&format!(
+            "{},{},{at},{},{},{},{},{},{},{},{}",
+            e.number,
+            option(kernel.step),
+            device(definitions, e),
+            kernel.kind.name(),
+            definitions.text(kernel.name),
+            size(kernel.grid),
+            size(kernel.block),
+            option(begin),
+            option(end),
+            option(own.get(at)),
+        ));
+    }
+}
+
+fn copied(definitions: &Definitions, number: u64, copy: &Copy) -> String {
+    let tensor = &definitions.tensors[copy.tensor as usize];
+    let device = &definitions.devices[copy.device as usize];
+    format!(
+        "{number},{},{},{},{},{},{},{},{},{},{},{},{}",
+        copy.evaluation,
+        copy.context,
+        definitions.text(device.name),
+        copy.way.name(),
+        copy.tensor,
+        definitions.name(tensor.name),
+        tensor.kind.name(),
+        copy.tensor_offset,
+        copy.bytes,
+        u8::from(copy.is_async),
+        copy.begin_nanos,
+        copy.end_nanos
     )
 }
 
@@ -153,24 +238,48 @@ fn tokens(definitions: &Definitions, e: &Evaluation, first: u64, f: &mut dyn FnM
 
 fn nodes(definitions: &Definitions, e: &Evaluation, f: &mut dyn FnMut(&str)) {
     let mut begin = e.begin_nanos;
+    let on_device = device_steps(definitions, e);
     for (i, step) in definitions.templates[e.template as usize]
         .steps
         .iter()
         .enumerate()
     {
         let end = e.step_nanos[i];
-        if end == 0 {
+        if end == 0 && e.device.is_none() {
             continue;
         }
         let (op, name) = (definitions.text(step.op), definitions.name(step.name));
         let duration = end.saturating_sub(begin);
+        let times = match &e.device {
+            None => format!("{begin},{end},{duration}"),
+            Some(_) => on_device[i].map_or(",,".to_owned(), |[begin, end, own]| {
+                format!("{begin},{end},{own}")
+            }),
+        };
         let (node, fused, layer) = (step.node, step.fused_nodes, option(step.layer));
+        let device = device(definitions, e);
         f(&format!(
-            "{},{i},{node},{fused},{op},{name},{layer},{begin},{end},{duration}",
+            "{},{i},{node},{fused},{op},{name},{layer},{device},{times}",
             e.number
         ));
         begin = end;
     }
+}
+
+/// Begin of the first kernel, end of the last, and what they had for themselves.
+fn device_steps(definitions: &Definitions, e: &Evaluation) -> Vec<Option<[u64; 3]>> {
+    let steps = definitions.templates[e.template as usize].steps.len();
+    let mut of_steps = vec![None; steps];
+    let Some(on) = &e.device else { return of_steps };
+    let launches = on.launches.map(|at| &definitions.launches[at as usize]);
+    let own = exclusive(&on.kernel_nanos);
+    let kernels = launches.iter().flat_map(|launches| &launches.kernels);
+    for ((kernel, &(begin, end)), own) in kernels.zip(&on.kernel_nanos).zip(own) {
+        let Some(step) = kernel.step else { continue };
+        let [first, last, sum] = of_steps[step as usize].unwrap_or([u64::MAX, 0, 0]);
+        of_steps[step as usize] = Some([begin.min(first), end.max(last), own + sum]);
+    }
+    of_steps
 }
 
 fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut dyn FnMut(&str)) {
@@ -275,6 +384,8 @@ fn tensors(definitions: &Definitions, f: &mut dyn FnMut(&str)) {
             option(tensor.place.map(|p| p.file_offset)),
             definitions.text(tensor.buffer_type),
             tensor.address.to_string(),
+            // The graphs of these tests lie in the host's memory.
+            "CPU".into(),
         ];
         f(&row.join(","));
     }
