@@ -28,7 +28,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
 from pathlib import Path
 
-TABLES = ("tensors", "evals", "tokens", "nodes", "accesses", "routing")
+TABLES = ("tensors", "evals", "tokens", "nodes", "accesses", "routing", "devices", "kernels", "copies")
 FAILURES_SHOWN = 20
 
 passed = 0
@@ -236,7 +236,7 @@ def check_rows(export: Exporter, expected: Expected) -> None:
             equal("accesses: bytes", sum(int(row["bytes"]) for row in rows), expected.bytes)
             check_places(rows, export.run)
         if table == "nodes":
-            equal("nodes: time", sum(int(row["duration_nanos"]) for row in rows), expected.nanos)
+            equal("nodes: time", sum(int(row["duration_nanos"] or 0) for row in rows), expected.nanos)
 
 
 def check_places(rows: list[dict[str, str]], run: str) -> None:

@@ -24,6 +24,8 @@ import pandas
 
 TABLES = [
     *["run", "tensors", "evals", "tokens", "nodes", "accesses", "routing", "traffic"],
+    # Of what devices did; empty if only the processor computed.
+    *["devices", "kernels", "copies"],
     # Of what the kernel did underneath; empty unless that was recorded.
     *["faults", "io", "residency"],
 ]
@@ -108,14 +110,49 @@ def with_pandas(program, run):
     same("bytes_by_layer", sums(accesses, ["phase", "layer", "kind"]), ["phase", "layer", "kind", *both])
     same("bytes_by_op", sums(accesses, ["phase", "op", "direction"]), ["phase", "op", "direction", *both])
     same("hot_tensors", sums(weights, ["tensor_name", "component", "role"]), ["tensor_name", "component", "role", *both])
-    by_op = nodes.groupby("op", observed=True).agg(nodes=("op", "size"), nanos=("duration_nanos", "sum"))
-    same("time_by_op", by_op.reset_index(), ["op", "nodes", "nanos"])
+    times = {"nodes": ("op", "size"), "timed_nodes": ("duration_nanos", "count"), "nanos": ("duration_nanos", total)}
+    by_op = nodes.groupby(["op", "device"], observed=True).agg(**times)
+    same("time_by_op", by_op.reset_index(), ["op", "device", *times])
     use = routing.groupby(["layer", "expert"]).agg(tokens=("eval", "size")).reset_index()
     same("expert_use", use, ["layer", "expert", "tokens"])
-    speed = evals.assign(nanos=evals.end_nanos - evals.begin_nanos).groupby("phase", observed=True)[["tokens", "nanos"]].sum()
-    speed["tokens_per_second"] = speed.tokens * 1e9 / speed.nanos
+    on_device = evals.device_end_nanos - evals.device_begin_nanos
+    evals = evals.assign(nanos=(evals.end_nanos - evals.begin_nanos).where(evals.device == "CPU", on_device))
+    speed = evals.groupby("phase", observed=True).agg(
+        tokens=("tokens", "sum"), nanos=("nanos", total), evals=("eval", "size"), timed=("nanos", "count")
+    )
+    speed["tokens_per_second"] = (speed.tokens * 1e9 / speed.nanos).where(speed.evals == speed.timed)
     same("tokens_per_second", speed.reset_index(), ["phase", "tokens", "tokens_per_second"])
+    devices(frame, evals, same)
     underneath(frame, same)
+
+
+def total(column):
+    """As SQL adds up: nothing but nulls is null."""
+    return column.sum(min_count=1)
+
+
+def devices(frame, evals, same):
+    """What devices did: `same` compares a view with what pandas makes of `frame`."""
+    kernels, copies = frame["kernels"], frame["copies"]
+    times = {"launches": ("eval", "size"), "timed": ("exclusive_nanos", "count"), "nanos": ("exclusive_nanos", total)}
+    by_name = kernels.groupby(["device", "name"], observed=True).agg(**times).reset_index()
+    same("time_by_kernel", by_name, ["device", "name", *times])
+    untimed = (evals.device != "CPU") & evals.device_end_nanos.isna()
+    sums = {"evals": ("eval", "size"), "untimed_evals": ("untimed", "sum"), "nanos": ("nanos", total)}
+    sums |= {name: (name, "sum") for name in ["read_bytes", "written_bytes", "weight_bytes", "kv_bytes"]}
+    by_device = evals.assign(untimed=untimed).groupby(["phase", "device"], observed=True).agg(**sums)
+    same("bytes_by_device", by_device.reset_index(), ["phase", "device", *sums])
+    keys = ["device", "way", "tensor_name", "kind"]
+    copied = copies.groupby(keys, observed=True).agg(copies=("copy", "size"), bytes=("bytes", "sum"))
+    same("copied_bytes", copied.reset_index(), [*keys, "copies", "bytes"])
+    # What each kernel had for itself, the slow way: from when those that began before it had ended.
+    timed = kernels[kernels.begin_nanos.notna()]
+    for eval_, of_eval in timed.groupby("eval"):
+        latest = 0
+        for row in of_eval.sort_values(["begin_nanos", "kernel"]).itertuples():
+            expected = max(0, row.end_nanos - max(row.begin_nanos, latest))
+            latest = max(latest, row.end_nanos)
+            check(f"kernels: {eval_} {row.kernel}", [[row.exclusive_nanos]], [[expected]])
 
 
 def underneath(frame, same):

@@ -1,7 +1,10 @@
 //! `tensorscope bench ceilings`: what the hardware allows.
 //!
 //! Disk, memory and arithmetic are measured by crate `kernelio`; here llama.cpp's own matrix
-//! products are added, which reach less of the arithmetic than there is.
+//! products are added, which reach less of the arithmetic than there is, and graphics cards
+//! ([`card`]).
+
+mod card;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,6 +19,7 @@ use engine::kernels::{Kernels, Matrix, Timing};
 use gguf::GgmlType;
 use kernelio::{
     Ceilings,
+    card::{CardCeiling, Unit},
     compute::{ComputeCeiling, KernelCeiling, NodeCeiling},
     memory::MemoryOptions,
 };
@@ -26,7 +30,8 @@ use terminal::{progress, signals};
 ///
 /// The disk is read with O_DIRECT through io_uring at the block size and depth that a short
 /// sweep finds best; memory with one thread and more, each in a buffer of its own. Takes about
-/// ten seconds and writes nothing to the model.
+/// ten seconds and writes nothing to the model. NVIDIA cards, where there are any, are measured
+/// through their driver, in about five seconds each.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -103,6 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Err(error) = add_kernels(compute, &question) {
         eprintln!("tensorscope: llama.cpp's kernels were not measured: {error:#}");
     }
+    measured.cards = card::measure_all();
     let json = serde_json::to_string_pretty(&measured)?;
     if let Some(mut file) = file {
         std::io::Write::write_all(&mut file, json.as_bytes())?;
@@ -233,11 +239,40 @@ fn text(measured: &Ceilings) -> String {
             );
         }
     }
+    for card in &measured.cards {
+        text += &card_text(card);
+    }
     for refused in &measured.disk.refused {
         let _ = write!(text, "\nnot used: {}: {}", refused.method, refused.why);
     }
     for caveat in &measured.disk.caveats {
         let _ = write!(text, "\nnote: {}", caveat.text());
+    }
+    text
+}
+
+fn card_text(card: &CardCeiling) -> String {
+    let mut text = format!(
+        "\ncard    {}  ({}, {:.1} GB, driver for CUDA {})",
+        card.name,
+        card.device,
+        card.memory_bytes as f64 / 1e9,
+        card.driver_version,
+    );
+    for value in &card.values {
+        let (scale, unit) = match value.what.unit() {
+            Unit::Bytes => (1e9, "GB/s"),
+            Unit::Operations => (1e12, "TFLOP/s"),
+        };
+        let shown = |rate: u64| format!("{:.2}", rate as f64 / scale);
+        let _ = write!(
+            text,
+            "\n        {} {unit}  ({}; middle half {} to {})",
+            shown(value.per_second),
+            value.what.words(),
+            shown(value.lower_quartile),
+            shown(value.upper_quartile),
+        );
     }
     text
 }

@@ -15,6 +15,7 @@ use engine::overhead::{Interval, interval};
 use kernelio::leftover::Leftover;
 use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
+    gpu::GpuTimes,
     underneath::UnderneathArgs,
 };
 use rundir::Run;
@@ -50,6 +51,7 @@ pub fn overhead(args: &OverheadArgs) -> anyhow::Result<ExitCode> {
         purpose: Purpose::Measure,
         underneath: UnderneathArgs::default(),
         feed: None,
+        gpu_times: GpuTimes::Off,
         verbosity: Verbosity::Quiet,
     })?;
     if !output.exists() {

@@ -22,6 +22,7 @@ use analysis::{
 };
 use anyhow::{Context as _, bail};
 use gguf::GgmlType;
+use kernelio::card::CardCeiling;
 use plan::Machine;
 use reader::{
     Log,
@@ -51,12 +52,15 @@ pub struct Results {
     /// Absent when it is not known what the hardware allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub roofline: Option<Roofline>,
+    /// What the cards allow, as far as that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cards: Vec<CardCeiling>,
 }
 
 /// File in a run directory that keeps the answers to [`AnalyseProps::default`].
 const KEPT_FILE: &str = "analysis.json";
 /// Counts up whenever results change between two releases.
-const KEPT_REVISION: u32 = 5;
+const KEPT_REVISION: u32 = 6;
 
 /// The first line of that file, about the results behind it. `record` leaves them for every
 /// later `report` and `view`: exact curves of 10⁸ accesses take a minute.
@@ -174,7 +178,9 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         weights,
         threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
     };
-    let has_weights = sequence.touched_bytes() > 0;
+    // Weights in a device's memory are not read again from a file, and of experts that a device
+    // chose not all are known: what less memory would give cannot be said of such a run.
+    let has_weights = sequence.touched_bytes() > 0 && facts.devices.is_empty();
     let caches = has_weights
         .then(|| Caches::of(&sequence, &question))
         .transpose()?;
@@ -186,8 +192,10 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
     let mut list = underneath
         .as_ref()
         .map_or_else(Vec::new, findings::underneath);
-    list.extend(findings(&facts, opportunities));
     let ceilings = props.ceilings.as_ref();
+    let cards = ceilings.map_or_else(Vec::new, |ceilings| ceilings.cards.clone());
+    list.extend(findings::devices(&facts, &cards));
+    list.extend(findings(&facts, opportunities));
     let roofline = ceilings
         .map(|ceilings| Roofline::of(&facts.classes, &ceilings.memory, ceilings.compute.as_ref()));
     if let Some(roofline) = &roofline {
@@ -206,6 +214,7 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
         caches,
         underneath,
         roofline,
+        cards,
     })
 }
 

@@ -14,6 +14,7 @@ use indicatif::ProgressBar;
 use kernelio::leftover::Leftover;
 use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
+    gpu::GpuTimes,
     underneath::UnderneathArgs,
 };
 use reader::audit::{Files, Findings, Tally, TouchedByStream, compare};
@@ -131,6 +132,7 @@ fn of_program(args: &Args, scratch: &Path) -> anyhow::Result<Findings> {
         purpose: Purpose::Audit,
         underneath: UnderneathArgs::default(),
         feed: None,
+        gpu_times: GpuTimes::Off,
         verbosity: Verbosity::Quiet,
     })?;
     if !output.exists() {

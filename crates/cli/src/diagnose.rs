@@ -336,6 +336,7 @@ fn fed_nanos(run: &Run, times: &[PhaseTime], measured: &Measured) -> anyhow::Res
             disk: disk.clone(),
             memory: memory.clone(),
             compute: None,
+            cards: vec![],
             cpu_threads: 0,
             when: String::new(),
         }),

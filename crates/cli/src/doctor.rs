@@ -4,6 +4,9 @@
 //! Everything is tried, not guessed from settings; settings only explain why a
 //! trial failed.
 
+mod gpus;
+mod vulkan;
+
 use std::{
     fs, io,
     path::Path,
@@ -41,7 +44,7 @@ struct Finding {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let findings = [
+    let mut findings = vec![
         processor(),
         preload(),
         perf_events(),
@@ -51,6 +54,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         control_groups(),
         huge_pages(),
     ];
+    findings.extend(gpus::findings());
     let out = if args.json {
         serde_json::to_string_pretty(&findings)?
     } else {

@@ -20,8 +20,8 @@ use crate::tables;
 
 /// Write a trace for other tools: CSV, JSON lines, Parquet, Perfetto, flame graphs
 ///
-/// Rows (csv, json, parquet) are those of one table: tensors, evals, tokens, nodes, accesses or
-/// routing. An access with several byte ranges has its first one in tensor_offset, the sum
+/// Rows (csv, json, parquet) are those of one table: tensors, evals, tokens, nodes, accesses,
+/// routing, or of devices, kernels and copies, what GPUs did. An access with several byte ranges has its first one in tensor_offset, the sum
 /// in bytes, and how they repeat in runs, run_bytes and strides. docs/exports.md describes
 /// every format.
 #[derive(clap::Args)]
@@ -97,6 +97,9 @@ enum Table {
     Nodes,
     Accesses,
     Routing,
+    Devices,
+    Kernels,
+    Copies,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -211,6 +214,9 @@ fn stream(
         Table::Nodes => rows::Table::Nodes,
         Table::Accesses => rows::Table::Accesses,
         Table::Routing => rows::Table::Routing,
+        Table::Devices => rows::Table::Devices,
+        Table::Kernels => rows::Table::Kernels,
+        Table::Copies => rows::Table::Copies,
     };
     let stats = match args.to {
         Format::Csv => rows::write_rows(log, table, rows::Format::Csv, &mut out),
@@ -234,8 +240,14 @@ fn stream(
 
 /// The table as it is, or the part of it that was asked for.
 fn parquet(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
-    if args.evals.is_some() && matches!(args.table, Table::Tensors) {
-        bail!("--evals does not go with --table tensors: tensors belong to no evaluation");
+    match args.table {
+        Table::Tensors if args.evals.is_some() => {
+            bail!("--evals does not go with --table tensors: tensors belong to no evaluation")
+        }
+        Table::Devices if args.evals.is_some() => {
+            bail!("--evals does not go with --table devices: devices belong to no evaluation")
+        }
+        _ => {}
     }
     let table = match args.table {
         Table::Tensors => "tensors",
@@ -244,6 +256,9 @@ fn parquet(args: &Args, run: &Run) -> anyhow::Result<ExitCode> {
         Table::Nodes => "nodes",
         Table::Accesses => "accesses",
         Table::Routing => "routing",
+        Table::Devices => "devices",
+        Table::Kernels => "kernels",
+        Table::Copies => "copies",
     };
     let out = match &args.output {
         Some(path) => create_new(path)?.into(),

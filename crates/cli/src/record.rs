@@ -35,6 +35,7 @@ use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
     budget::Memory,
     feeding::{FeedProps, described, sentence},
+    gpu::{GpuTimes, gpu_times},
     underneath::{self, UnderneathArgs},
 };
 use plan::Strategies;
@@ -86,7 +87,8 @@ Examples:
   tensorscope record -m big.gguf -p Hi -n 32 --memory 4G --feed    # fed, as by `run`
   tensorscope record -- llama-server -m model.gguf --port 8080    # until Ctrl-C
   tensorscope record -o my-run --tokens 500 -- python3 chat.py
-  tensorscope record --duration 60s --no-repack -- node app.mjs")]
+  tensorscope record --duration 60s --no-repack -- node app.mjs
+  tensorscope record --gpu-times all -- llama-cli -m model.gguf -ngl 99 -p Hi -n 32")]
 pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
@@ -104,6 +106,13 @@ pub struct Args {
     /// that what is read lies in the file (the built-in engine does so without being asked)
     #[arg(long, conflicts_with = "repack")]
     no_repack: bool,
+
+    /// Of a PROGRAM that computes on an NVIDIA card: what the times of single kernels may
+    /// cost. They are measured in some evaluations, so that it stays within this share of the
+    /// time; `all` measures every evaluation, `off` none. Which kernels run, and when the card
+    /// begins and ends an evaluation, is recorded in any case
+    #[arg(long, value_name = "SHARE", value_parser = gpu_times, requires = "program")]
+    gpu_times: Option<GpuTimes>,
 
     /// Record no longer than this from the first evaluation on: 90s, 5m, 1h. A PROGRAM
     /// runs on without being recorded; the built-in engine ends
@@ -244,6 +253,7 @@ fn program(args: Args) -> anyhow::Result<ExitCode> {
         },
         purpose: Purpose::Record,
         underneath: args.underneath,
+        gpu_times: args.gpu_times.unwrap_or_default(),
         verbosity: match args.quiet {
             true => Verbosity::Quiet,
             false => Verbosity::Normal,

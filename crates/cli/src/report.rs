@@ -207,8 +207,9 @@ fn as_json(run: &Run, summary: &Summary) -> Value {
         "duration_nanos": summary.last_nanos.saturating_sub(summary.first_nanos),
         "by_phase": phases(summary).into_iter().map(|(phase, p)| json!({
             "phase": phase, "evaluations": p.evaluations, "tokens": p.tokens, "nanos": p.nanos,
-            "weight_bytes": p.weight_bytes,
+            "untimed_evaluations": p.untimed_evaluations, "weight_bytes": p.weight_bytes,
         })).collect::<Vec<_>>(),
+        "by_device": summary.by_device,
         "by_kind": summary.by_kind.iter().map(|((kind, direction), t)| json!({
             "kind": kind.name(), "direction": direction, "accesses": t.accesses, "bytes": t.bytes,
         })).collect::<Vec<_>>(),

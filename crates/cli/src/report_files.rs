@@ -104,6 +104,7 @@ impl Target {
             caches: results.caches.as_ref(),
             underneath: results.underneath.as_ref(),
             roofline: results.roofline.as_ref(),
+            cards: &results.cards,
             diagnosis: Some(&diagnosis),
         };
         let plots = plots::all(&input);

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use analysis::{actions::Action, findings::Finding};
 use indicatif::HumanBytes;
 use reader::summary::{PhaseSum, Summary};
-use render::{less_memory, roofline};
+use render::{devices, less_memory, roofline};
 use rundir::Run;
 use terminal::text::{count, grouped};
 use trace::{format::Phase, template::TensorKind};
@@ -39,7 +39,7 @@ pub fn text(run: &Run, summary: &Summary, results: &Results, queries: Queries) -
     }
     line(format!(
         "{}, {}, {}, {} lost; {} of log",
-        count(summary.evaluations, "evaluation"),
+        evaluations(summary),
         count(summary.steps, "executed node"),
         count(summary.accesses, "access"),
         grouped(run.lost().accesses),
@@ -47,12 +47,11 @@ pub fn text(run: &Run, summary: &Summary, results: &Results, queries: Queries) -
     ));
     for (phase, sum) in phases(summary) {
         line(format!(
-            "{phase}: {} in {}, {:.3} s, {:.1} tokens/s, {} of weights read per evaluation",
+            "{phase}: {} in {}, {}, {}",
             count(sum.tokens, "token"),
             count(sum.evaluations, "evaluation"),
-            sum.nanos as f64 / 1e9,
-            sum.timed_tokens as f64 * 1e9 / sum.nanos.max(1) as f64,
-            HumanBytes(sum.weight_bytes / sum.evaluations.max(1))
+            speed(sum),
+            weights_read(sum, results),
         ));
     }
     if summary.drafted_tokens > 0 {
@@ -63,6 +62,7 @@ pub fn text(run: &Run, summary: &Summary, results: &Results, queries: Queries) -
     }
     out.push_str(&actions(&results.actions));
     out.push_str(&findings(&results.findings, queries));
+    out.push_str(&devices(results));
     out.push_str(&with_less_memory(results));
     if let Some(underneath) = &results.underneath {
         let _ = write!(out, "\n{}", render::underneath::text(underneath));
@@ -111,7 +111,11 @@ pub fn text(run: &Run, summary: &Summary, results: &Results, queries: Queries) -
         }
         let _ = writeln!(out, "{table}");
     }
-    let _ = writeln!(out, "\nOps by time");
+    let of_devices = match results.facts.devices.is_empty() {
+        true => "",
+        false => " (of devices only what was measured; bytes are of all evaluations)",
+    };
+    let _ = writeln!(out, "\nOps by time{of_devices}");
     let nanos: u64 = summary.by_op.values().map(|op| op.nanos).sum();
     let mut table = new_table(&["op", "executions", "ms", "time %", "read", "written"], 1);
     let mut ops: Vec<_> = summary.by_op.iter().collect();
@@ -158,6 +162,45 @@ pub fn text(run: &Run, summary: &Summary, results: &Results, queries: Queries) -
 }
 
 /// In the order of a run: the prompt, then what was generated.
+fn evaluations(summary: &Summary) -> String {
+    let all = count(summary.evaluations, "evaluation");
+    match summary.devices() {
+        Some(devices) => format!("{all} ({devices})"),
+        None => all,
+    }
+}
+
+/// Of a run with devices per token: an evaluation is only a part of a pass there.
+fn weights_read(sum: &PhaseSum, results: &Results) -> String {
+    let devices = &results.facts.devices;
+    if devices.is_empty() {
+        let each = sum.weight_bytes / sum.evaluations.max(1);
+        return format!("{} of weights read per evaluation", HumanBytes(each));
+    }
+    let at_least = match devices.experts.are_all() {
+        true => "",
+        false => "at least ",
+    };
+    let each = HumanBytes(sum.weight_bytes / sum.tokens.max(1));
+    format!("{at_least}{each} of weights read per token")
+}
+
+/// Time and tokens per second; no speed where a device did not say how long it took.
+fn speed(sum: &PhaseSum) -> String {
+    let seconds = sum.nanos as f64 / 1e9;
+    match sum.untimed_evaluations {
+        0 => {
+            let speed = sum.tokens_per_second().unwrap_or(0.0);
+            format!("{seconds:.3} s, {speed:.1} tokens/s")
+        }
+        untimed => format!(
+            "{seconds:.3} s without {} of devices that were not timed",
+            count(untimed, "evaluation")
+        ),
+    }
+}
+
+/// In the order of a run: the prompt, then what was generated.
 pub fn phases(summary: &Summary) -> Vec<(&'static str, &PhaseSum)> {
     let phases = [Phase::Prompt, Phase::Generate, Phase::Unknown].map(Phase::name);
     let sums = phases.into_iter();
@@ -194,6 +237,22 @@ fn findings(findings: &[Finding], queries: Queries) -> String {
             let sql = sql.split_whitespace().collect::<Vec<_>>().join(" ");
             let _ = writeln!(out, "    query: {sql}");
         }
+    }
+    out
+}
+
+/// The tables of what devices did; their sentences are the first findings.
+fn devices(results: &Results) -> String {
+    let mut out = String::new();
+    for part in devices::parts(&results.facts.devices, &results.cards) {
+        let mut table = new_table(&part.heads, part.words);
+        let rows = part.rows.into_iter();
+        table.add_rows(rows.map(|row| row.into_iter().map(|(text, _)| text)));
+        let note = match part.note {
+            "" => String::new(),
+            note => format!(" ({note})"),
+        };
+        let _ = writeln!(out, "\n{}{note}\n{table}", part.title);
     }
     out
 }

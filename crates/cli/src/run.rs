@@ -21,6 +21,7 @@ use launch::{
     attach::{self, AttachProps, Purpose, Repacking, Verbosity},
     budget::available_bytes,
     feeding::{self, FeedProps},
+    gpu::GpuTimes,
     planning::{self, Question},
     underneath::UnderneathArgs,
 };
@@ -260,6 +261,7 @@ fn program(args: Args) -> anyhow::Result<ExitCode> {
         purpose: Purpose::Record,
         underneath: UnderneathArgs::default(),
         feed: Some(feed),
+        gpu_times: GpuTimes::default(),
         verbosity: match args.quiet {
             true => Verbosity::Quiet,
             false => Verbosity::Normal,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rundir::time::Moment;
 use serde::{Deserialize, Serialize};
 
+use crate::card::CardCeiling;
 use crate::compute::{self, ComputeCeiling};
 use crate::disk::{self, DiskCeiling, DiskOptions};
 use crate::error::CeilingError;
@@ -24,6 +25,10 @@ pub struct Ceilings {
     /// `None` in files of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<ComputeCeiling>,
+    /// Graphics cards; none where there is none, where nobody measured it, and in files of older
+    /// versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cards: Vec<CardCeiling>,
     /// Hardware threads that this process may use.
     pub cpu_threads: usize,
     /// When the measurement began: RFC 3339, UTC.
@@ -108,6 +113,7 @@ pub fn measure_with(
         disk,
         memory,
         compute: Some(compute),
+        cards: Vec::new(),
         cpu_threads: thread::available_parallelism().map_or(1, NonZeroUsize::get),
         when,
     })

@@ -5,6 +5,7 @@
 //!                  └──> memory::measure  a STREAM-like read, with one thread and with all
 //! disk::measure_while_computing          the disk while all threads are busy, for predictions
 //! compute::measure                       fused products in registers, for estimates
+//! card::CardCeiling                      what others have measured of a graphics card
 //!
 //! session::Session ──> faults::FaultRecorder   every page fault      ──> log/faults
 //!                 ├──> block::BlockRecorder     every block request   ──> log/io
@@ -35,6 +36,7 @@
 pub mod blkparse;
 pub mod block;
 mod buffer;
+pub mod card;
 pub mod ceilings;
 pub mod compute;
 pub mod counters;

@@ -108,12 +108,12 @@ pub struct Args {
     #[arg(long, value_name = "DISTRIBUTION", conflicts_with = "program")]
     pub routing: Option<Distribution>,
 
-    /// What to read before it is known to be needed: experts that a router is likely to choose, or
-    /// nothing
+    /// What to read before it is known to be needed: nothing, or experts that a router is likely to
+    /// choose
     #[arg(
         long,
         value_name = "WHAT",
-        default_value = "experts",
+        default_value = "nothing",
         conflicts_with = "program"
     )]
     pub read_ahead: ReadAhead,

@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-use support::direct::{Read, Ring, Waiting};
+use support::direct::{Next, Read, Ring, Waiting};
 
 use super::job::{Failure, Ledger, ReadProps, Request, SetupFailure, Step};
 use crate::buffer::AlignedBuffer;
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         // SAFETY: the file is open as long as the props, which outlives `self`; the
         // memory belongs to this slot alone, which has no other read in flight,
         // and `drop` gives it back only when nothing is in flight.
-        unsafe { self.ring.push(read) }.map_err(ring_failure)?;
+        unsafe { self.ring.push(read, Next::AtOnce) }.map_err(ring_failure)?;
         self.in_flight += 1;
         Ok(())
     }
