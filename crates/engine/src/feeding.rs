@@ -66,6 +66,7 @@ impl Feeding {
             feeder: &mut self.feeder,
             ops: &self.ops,
             rules: self.rules,
+            turn: feed::Turn::Only,
             error: None,
         };
         let result = compute(&mut feeding);

@@ -3,9 +3,11 @@
 //! llama.cpp asks for the buffers of its largest graph when a context is made, and touches as
 //! much of them as the graphs that are computed need: little for a token, more for a prompt.
 
+use std::cell::OnceCell;
 use std::ops::Range;
 
 use ggml::{Graph, Op, OpNumbers, TickRules};
+use support::proc;
 
 use crate::memory::{HUGE_PAGE_BYTES, page_bytes, resident_bytes};
 use crate::schedule::walk;
@@ -33,16 +35,36 @@ pub fn untouched_bytes(
         true => HUGE_PAGE_BYTES as u64,
         false => 0,
     };
+    let is_memory = Writable::default();
     let missing = |range: Range<usize>| {
         let page_bytes = page_bytes();
         let start = range.start / page_bytes * page_bytes;
         let bytes = range.end.checked_next_multiple_of(page_bytes)? - start;
-        // Where that cannot be asked there is no memory of this process: a card's.
+        // Where that cannot be asked there is no memory of this process: a card's. A card's may
+        // also be addresses that are reserved and cannot be written to.
         let missing = (bytes as u64).checked_sub(resident_bytes(range)?)?;
-        Some(missing).filter(|missing| *missing > 0)
+        Some(missing).filter(|missing| *missing > 0 && is_memory.has(start))
     };
     let missing = ranges.into_iter().filter_map(missing);
     missing.map(|bytes| bytes + rounding).sum()
+}
+
+/// Addresses that this process may write to, looked up when they are first asked for.
+#[derive(Default)]
+struct Writable(OnceCell<Vec<Range<usize>>>);
+
+impl Writable {
+    fn has(&self, address: usize) -> bool {
+        let ranges = self.0.get_or_init(|| {
+            let maps = proc::own_maps().unwrap_or_default();
+            let is_writable = |map: &proc::Mapping<'_>| map.protection & libc::PROT_WRITE != 0;
+            proc::mappings(&maps)
+                .filter(is_writable)
+                .map(|map| map.start as usize..map.end as usize)
+                .collect()
+        });
+        ranges.iter().any(|range| range.contains(&address))
+    }
 }
 
 /// Sorts, drops what is empty, and joins what overlaps or lies in one page.
@@ -68,6 +90,15 @@ fn are_huge_pages_usual() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserved_addresses_are_no_memory() {
+        let own = vec![0u8; 1 << 20];
+        let writable = Writable::default();
+        assert!(writable.has(own.as_ptr() as usize));
+        assert!(!writable.has(reserved_addresses_are_no_memory as *const () as usize));
+        assert!(!writable.has(8));
+    }
 
     #[test]
     fn ranges_are_joined_where_they_overlap() {

@@ -13,6 +13,7 @@
 mod guess;
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use plan::choose::pool_of;
 use plan::{Cache, Policy};
@@ -22,8 +23,22 @@ use crate::reader::{Reader, Request};
 use crate::weights::{Fate, Usage, Weights};
 use guess::Guesses;
 
+/// Bytes of a choice in flight at a time: with less the disk idles between one read and the next
+/// for a noticeable share of its time, with more the first bytes come late.
+const BYTES_AT_ONCE: u64 = 4 << 20;
+/// Reads of a choice in flight at least, whatever their size: while one ends, another is read.
+const MIN_AT_ONCE: usize = 2;
 /// Slots of each phase that there have to be, for phases to be looked at.
 const MIN_SLOTS_OF_A_PHASE: u32 = 2;
+
+/// How many reads of a choice are in flight at a time. A disk may answer all that it was asked for
+/// together; then what comes first is asked for first, and computed with while the rest is read.
+fn at_once(requests: &[Request]) -> usize {
+    let bytes = requests.iter().map(|request| u64::from(request.bytes));
+    let mean_bytes = bytes.sum::<u64>() / requests.len().max(1) as u64;
+    let count = BYTES_AT_ONCE.div_ceil(mean_bytes.max(1)) as usize;
+    count.max(MIN_AT_ONCE)
+}
 
 /// How many different phases slices of these sizes have.
 fn phases(slices: impl Iterator<Item = u64>, alignment: u64) -> u32 {
@@ -110,6 +125,7 @@ pub struct Experts {
     /// Slices to be moved when they are there: their place in `pending`; to, from, bytes.
     moves: Vec<(usize, (usize, usize, usize))>,
     tags: Vec<u64>,
+    requests: Vec<Request>,
     /// Of the last choice: its layer, and its experts with their slots.
     chosen_layer: u32,
     chosen: Vec<(u32, u32)>,
@@ -219,6 +235,7 @@ impl Experts {
             pending: Vec::new(),
             moves: Vec::new(),
             tags: Vec::new(),
+            requests: Vec::new(),
             chosen_layer: 0,
             chosen: Vec::new(),
             missing: Vec::new(),
@@ -315,15 +332,27 @@ impl Experts {
         self.pending.clear();
         self.pending.resize(roles * experts.len(), 0);
         self.moves.clear();
-        for role in 0..roles {
-            self.read_absent(weights, role)?;
-        }
-        self.reader.send()?;
+        self.read_absent(weights, 0..roles)?;
         Ok(true)
     }
 
-    /// Asks for the slices of a role that the last choice needs and nobody reads.
-    fn read_absent(&mut self, weights: &Weights, role: usize) -> Result<(), FeedError> {
+    /// Asks for the slices of roles that the last choice needs and nobody reads, in the order of
+    /// their use.
+    fn read_absent(&mut self, weights: &Weights, roles: Range<usize>) -> Result<(), FeedError> {
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.clear();
+        for role in roles {
+            self.collect_absent(weights, role, &mut requests);
+        }
+        // SAFETY: slots that were taken for these experts: no node reads them until `wait`, and
+        // no other read writes to them.
+        let pushed = unsafe { self.reader.push_in_turns(&requests, at_once(&requests)) };
+        self.requests = requests;
+        pushed?;
+        self.reader.send()
+    }
+
+    fn collect_absent(&mut self, weights: &Weights, role: usize, requests: &mut Vec<Request>) {
         let pool = self.layers[self.chosen_layer as usize].pool;
         for (number, &(expert, slot)) in self.chosen.iter().enumerate() {
             let at = role * self.chosen.len() + number;
@@ -334,15 +363,11 @@ impl Experts {
                 continue;
             };
             self.moves.extend(placed.moved.map(|moved| (at, moved)));
-            for request in placed.requests(self.block_bytes, at as u64) {
-                // SAFETY: a slot that was taken for this expert: no node reads it until
-                // `wait`, and no other read writes to it.
-                unsafe { self.reader.push(request) }?;
-                self.pending[at] += 1;
-            }
+            let before = requests.len();
+            requests.extend(placed.requests(self.block_bytes, at as u64));
+            self.pending[at] += (requests.len() - before) as u32;
             *self.pools[pool].slice_mut(slot, role) = Slice::There;
         }
-        Ok(())
     }
 
     /// Where a slice of an expert is read from and to.
@@ -423,7 +448,7 @@ impl Experts {
                 self.wait_for_guess();
             } else if self.pools[pool].slice(slot, role) == Slice::Absent {
                 // It could not be read ahead.
-                self.read_absent(weights, role)?;
+                self.read_absent(weights, role..role + 1)?;
             } else {
                 break;
             }
@@ -509,6 +534,25 @@ impl Placed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_large_reads_or_many_small_ones_are_in_flight() {
+        let check = |bytes, count, expect| {
+            let request = Request {
+                file: 0,
+                offset: 0,
+                address: 0,
+                bytes,
+                needed: bytes,
+                tag: 0,
+            };
+            assert_eq!(at_once(&vec![request; count]), expect);
+        };
+        check(884_736, 15, 5);
+        check(4 << 20, 12, 2);
+        check(16 << 10, 500, 256);
+        check(0, 0, 4 << 20);
+    }
 
     #[test]
     fn slices_that_are_no_multiples_of_blocks_have_phases() {

@@ -14,6 +14,7 @@
 
 mod install;
 mod leave;
+mod pass;
 mod room;
 mod route;
 mod shadow;
@@ -32,19 +33,22 @@ use crate::coming::untouched_bytes;
 use crate::elastic::Key;
 use crate::error::FeedError;
 use crate::origins::Origins;
-use crate::pump::{Program, RingPlace};
+use crate::pump::RingPlace;
 use crate::routing::Draw;
 use crate::schedule::{Need, Schedule};
 use crate::setup::{Memory, Props, Situation, set_up};
 use crate::stats::Stats;
 use crate::usage::{Kernel, Meter};
 use crate::weights::{Fate, Usage, Weights, point};
+pub use pass::Turn;
+use pass::{Pass, Queue};
 use shadow::Shadow;
 
 pub struct Feeder {
     props: Props,
     fed: Option<Fed>,
     schedule: Schedule,
+    pass: Pass,
     draw: Option<Draw>,
     shadows: Vec<Shadow>,
     run: Run,
@@ -78,8 +82,8 @@ struct Fed {
     memory: Memory,
     /// Kept pieces of weights that are streamed.
     parts: BTreeMap<Key, KeptPart>,
-    /// What the pump does after the evaluation that is going on.
-    expected: Option<Program>,
+    /// What the pump reads from the evaluation that is going on; `None` when that is not known.
+    queue: Option<Queue>,
     /// Number of the next use.
     next_use: u64,
 }
@@ -121,6 +125,7 @@ impl Feeder {
             props,
             fed: None,
             schedule: Schedule::default(),
+            pass: Pass::default(),
             shadows: Vec::new(),
             run: Run::default(),
             evaluations: 0,
@@ -162,13 +167,18 @@ impl Feeder {
             return Err(FeedError::broken());
         }
         self.set_up(graph, ops, rules)?;
-        self.make_room(graph, ops, rules, work)?;
+        self.recall(graph);
+        let is_known = self.schedule.is_of(graph);
+        let coming_bytes = match is_known {
+            true => 0,
+            false => untouched_bytes(graph, ops, rules, work),
+        };
+        // Of a pass it was made before the first graph, but for what each of them touches.
+        if !self.pass.is_cut || coming_bytes > 0 {
+            self.make_room(coming_bytes, is_known)?;
+        }
         if !self.schedule.is_of(graph) {
-            let weights = self.fed.as_ref().map(|fed| &fed.weights);
-            let may_split = may_split && self.trust == Trust::Given;
-            let memory = self.fed.as_ref().map(|fed| &fed.memory);
-            let splitting = memory.filter(|_| may_split).map(Memory::splitting);
-            self.schedule = Schedule::build(graph, ops, rules, weights, splitting);
+            self.schedule = self.schedule_of(graph, ops, rules, may_split);
         }
         let has_work = !self.schedule.needs.is_empty()
             || self.draw.is_some() && !self.schedule.routings.is_empty();
@@ -176,7 +186,10 @@ impl Feeder {
             fed.weights.files.check()?;
         }
         self.run = Run {
-            is_whole: self.reads_experts_whole(),
+            is_whole: match self.pass.is_cut {
+                true => self.pass.is_whole,
+                false => self.reads_experts_whole(&self.schedule),
+            },
             ..Run::default()
         };
         Ok(has_work)
@@ -243,7 +256,7 @@ impl Feeder {
             weights,
             memory,
             parts: BTreeMap::new(),
-            expected: None,
+            queue: None,
             next_use: 0,
         };
         Ok((fed, notes))
@@ -363,7 +376,7 @@ impl Feeder {
                 fed.next_use = self.run.first_use + uses as u64;
                 fed.memory.pump.release(fed.next_use);
             } else {
-                fed.expected = None;
+                fed.queue = None;
                 if let Some(experts) = &mut fed.memory.experts {
                     experts.abandon();
                 }

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use support::{direct::Alignment, proc};
 
 use crate::error::FeedError;
+
+const MAGIC: &[u8; 4] = b"GGUF";
 
 /// A file that is mapped into this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,15 +26,18 @@ pub struct Mapping {
     pub path: PathBuf,
 }
 
-/// Mappings of regular files that are not programs.
+/// Mappings of regular files that are not programs, and that nobody writes to: memory that a
+/// program shares with a device is mapped from a file, too.
 pub fn mappings() -> io::Result<Vec<Mapping>> {
     let maps = proc::own_maps()?;
     Ok(proc::mappings(&maps).filter_map(data_of).collect())
 }
 
 fn data_of(mapping: proc::Mapping<'_>) -> Option<Mapping> {
-    let is_program = mapping.protection & libc::PROT_EXEC != 0;
-    let is_data = mapping.is_of_file() && !is_program && mapping.path.starts_with(b"/");
+    let is_read_only = mapping.protection & (libc::PROT_EXEC | libc::PROT_WRITE) == 0;
+    let is_device = mapping.path.starts_with(b"/dev/") && !mapping.path.starts_with(b"/dev/shm/");
+    let is_data =
+        mapping.is_of_file() && is_read_only && mapping.path.starts_with(b"/") && !is_device;
     is_data.then(|| Mapping {
         start: mapping.start as usize,
         end: mapping.end as usize,
@@ -41,6 +46,14 @@ fn data_of(mapping: proc::Mapping<'_>) -> Option<Mapping> {
         inode: mapping.inode,
         path: PathBuf::from(OsStr::from_bytes(mapping.path)),
     })
+}
+
+/// Whether a file is a model, by its beginning. Devices are not opened.
+pub fn is_gguf(path: &Path) -> bool {
+    let is_file = path.metadata().is_ok_and(|about| about.is_file());
+    let mut magic = [0; 4];
+    let mut read = || File::open(path).and_then(|mut file| file.read_exact(&mut magic));
+    is_file && read().is_ok() && magic == *MAGIC
 }
 
 /// How bytes get from the disk to memory.
@@ -135,6 +148,10 @@ impl Files {
         &self.files[file as usize].path
     }
 
+    pub fn len_bytes(&self, file: u32) -> u64 {
+        self.files[file as usize].len_bytes
+    }
+
     /// Whether the files are still those that were mapped. A model that somebody
     /// writes to would give wrong numbers without a word.
     pub fn check(&self) -> Result<(), FeedError> {
@@ -170,8 +187,13 @@ mod tests {
         );
         assert_eq!((mapping.file_offset, mapping.inode), (0x1000, 131));
         assert_eq!(mapping.device, (0xfd, 1));
+        let in_memory = "7f0a00000000-7f0a10000000 r--s 00000000 00:1a 9 /dev/shm/a.gguf";
+        assert_eq!(data(in_memory).unwrap().inode, 9);
         for line in [
             "7f0a00000000-7f0a10000000 r-xp 00000000 fd:01 7 /usr/lib/libc.so.6",
+            "7f0a00000000-7f0a10000000 rw-s 00000000 00:01 7 /dev/zero (deleted)",
+            "7f0a00000000-7f0a10000000 r--s 00000000 00:05 600 /dev/nvidia-uvm",
+            "7f0a00000000-7f0a10000000 rw-s 00001000 fd:01 131 /models/written.gguf",
             "7f0a00000000-7f0a10000000 rw-p 00000000 00:00 0 ",
             "7f0a00000000-7f0a10000000 rw-p 00000000 00:00 0 [heap]",
             "nonsense",
@@ -179,6 +201,18 @@ mod tests {
         ] {
             assert_eq!(data(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn model_files_are_known_by_their_beginning() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("blob");
+        assert!(!is_gguf(&path));
+        std::fs::write(&path, "GGU").unwrap();
+        assert!(!is_gguf(&path));
+        std::fs::write(&path, "GGUF and more").unwrap();
+        assert!(is_gguf(&path));
+        assert!(!is_gguf(folder.path()));
     }
 
     #[test]

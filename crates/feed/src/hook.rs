@@ -6,13 +6,14 @@ use capture::hook::{Call, Ended, Observer, Part, Split, Stop};
 use ggml::{OpNumbers, TickRules};
 
 use crate::error::FeedError;
-use crate::feeder::Feeder;
+use crate::feeder::{Feeder, Turn};
 
 /// Feeds the weights of one graph after the other; why it stopped one is in `error`.
 pub struct Feeding<'a> {
     pub feeder: &'a mut Feeder,
     pub ops: &'a OpNumbers,
     pub rules: TickRules,
+    pub turn: Turn<'a>,
     pub error: Option<FeedError>,
 }
 
@@ -27,6 +28,10 @@ impl Feeding<'_> {
 
 impl Observer for Feeding<'_> {
     unsafe fn prepare(&mut self, call: &Call<'_>) -> Result<Part, Stop> {
+        let begun = self
+            .feeder
+            .begin_pass(self.turn, self.ops, self.rules, call.may_split);
+        self.stopped(begun)?;
         let prepared = self.feeder.prepare_graph(
             call.graph,
             self.ops,

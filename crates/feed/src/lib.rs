@@ -6,6 +6,8 @@
 //!   feeder    what is needed at a point is waited for, and tensors are pointed at it
 //!     weights   tensors that lie in a mapped file       schedule  a graph's needs
 //!     survey    is this graph's model the one to be fed (crate agent)
+//!     uploaded  pages that were read for a device
+//!     pass      (of feeder) one graph after the other, where a device computes between them
 //!     setup     the budget is shared out (crate plan)   shares    who got what
 //!     elastic   what is kept grows and shrinks          usage     what others use
 //!       balance   by how much                           coming    what a graph will use
@@ -50,13 +52,14 @@ mod setup;
 mod shares;
 mod stats;
 pub mod survey;
+mod uploaded;
 pub mod usage;
 mod weights;
 mod worth;
 
 pub use error::FeedError;
 pub use faults::Faults;
-pub use feeder::Feeder;
+pub use feeder::{Feeder, Turn};
 pub use files::Method;
 pub use routing::Distribution;
 pub use setup::{MARGIN_BYTES, Props, ReadAhead};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::direct::{Read, Ring, Waiting};
+use support::direct::{Next, Read, Ring, Waiting};
 
 use crate::error::FeedError;
 use crate::faults::{Fault, Faults};
@@ -117,12 +117,48 @@ impl Reader {
     /// The `bytes` at the address are writable and nobody else's until the tag comes
     /// back from `wait`, or until this reader is dropped.
     pub unsafe fn push(&mut self, request: Request) -> Result<(), FeedError> {
+        let slot = self.begin(request);
+        self.ask(slot, Next::AtOnce)
+    }
+
+    /// Queues reads of which at most `at_once` are in flight at a time, the first ones first: the
+    /// kernel itself begins the next one when one has ended. A disk that answers many reads
+    /// together would otherwise give the first with the last.
+    ///
+    /// # Safety
+    /// As that of [`Reader::push`], for each.
+    pub unsafe fn push_in_turns(
+        &mut self,
+        requests: &[Request],
+        at_once: usize,
+    ) -> Result<(), FeedError> {
+        let at_once = match self.backend {
+            Backend::Uring(_) => at_once.clamp(1, requests.len().max(1)),
+            // Its threads take one after the other anyway.
+            Backend::Threads(_) => requests.len().max(1),
+        };
+        for first in 0..at_once {
+            let mut turn = requests.iter().skip(first).step_by(at_once).peekable();
+            while let Some(&request) = turn.next() {
+                let slot = self.begin(request);
+                let next = match turn.peek() {
+                    Some(_) => Next::Afterwards,
+                    None => Next::AtOnce,
+                };
+                self.ask(slot, next)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, request: Request) -> u32 {
         let active = Active {
             request,
             got: 0,
             attempts: 1,
         };
-        let slot = match self.free.pop() {
+        self.in_flight += 1;
+        match self.free.pop() {
             Some(slot) => {
                 self.active[slot as usize] = active;
                 slot
@@ -131,9 +167,7 @@ impl Reader {
                 self.active.push(active);
                 self.active.len() as u32 - 1
             }
-        };
-        self.in_flight += 1;
-        self.ask(slot)
+        }
     }
 
     /// Sends what is queued.
@@ -214,7 +248,7 @@ impl Reader {
         // The rest, from the last boundary on.
         active.got -= active.got % self.files.alignment_bytes as u32;
         self.work.repeated.fetch_add(1, Ordering::Relaxed);
-        self.ask(slot).map(|()| None)
+        self.ask(slot, Next::AtOnce).map(|()| None)
     }
 
     fn again(&mut self, slot: u32, cause: io::Error) -> Result<Option<u64>, FeedError> {
@@ -236,10 +270,10 @@ impl Reader {
         }
         active.attempts += 1;
         self.work.repeated.fetch_add(1, Ordering::Relaxed);
-        self.ask(slot).map(|()| None)
+        self.ask(slot, Next::AtOnce).map(|()| None)
     }
 
-    fn ask(&mut self, slot: u32) -> Result<(), FeedError> {
+    fn ask(&mut self, slot: u32, next: Next) -> Result<(), FeedError> {
         let Active { request, got, .. } = self.active[slot as usize];
         let read = Read {
             slot,
@@ -251,7 +285,7 @@ impl Reader {
         match &mut self.backend {
             // SAFETY: the place is the request's alone (contract of `push`), the files
             // outlive the reader, and `drop` waits for everything in flight.
-            Backend::Uring(uring) => unsafe { uring.push(read) }.map_err(FeedError::Start),
+            Backend::Uring(uring) => unsafe { uring.push(read, next) }.map_err(FeedError::Start),
             Backend::Threads(threads) => {
                 threads.push(read);
                 Ok(())
@@ -380,6 +414,50 @@ pub(crate) mod tests {
             let found = read_all(&mut reader, expected.len(), 64 << 10).unwrap();
             assert!(found == expected, "{method}");
             assert!(work.repeated.load(Ordering::Relaxed) > 5);
+        }
+    }
+
+    #[test]
+    fn reads_that_take_turns_all_end_and_are_right() {
+        const BLOCK: usize = 64 << 10;
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("model");
+        let expected = pattern(40 * BLOCK);
+        std::fs::write(&path, &expected).unwrap();
+        for method in [Method::IoUringDirect, Method::PreadDirect] {
+            for (at_once, faults) in [
+                (1, None),
+                (3, None),
+                (100, None),
+                (3, Some("fail=0.2,short=0.2,seed=9")),
+            ] {
+                let faults = faults.map(|text: &str| text.parse().unwrap());
+                let files = open(&path, Cache::PassedBy);
+                let reader = Reader::new(files, method, 64, Arc::default(), faults);
+                let mut reader = reader.unwrap().0;
+                let (region, _) = crate::memory::Region::new(expected.len() as u64).unwrap();
+                let request = |number: usize| Request {
+                    file: 0,
+                    offset: (number * BLOCK) as u64,
+                    address: region.place((number * BLOCK) as u64, 1),
+                    bytes: BLOCK as u32,
+                    needed: BLOCK as u32,
+                    tag: number as u64,
+                };
+                let requests: Vec<Request> = (0..40).map(request).collect();
+                // SAFETY: places of a region that outlives the reads.
+                unsafe { reader.push_in_turns(&requests, at_once) }.unwrap();
+                let mut tags = Vec::new();
+                while reader.in_flight() > 0 {
+                    reader.wait(&mut tags).unwrap();
+                }
+                tags.sort_unstable();
+                assert_eq!(tags, (0..40).collect::<Vec<u64>>());
+                let address = region.place(0, expected.len() as u64) as *const u8;
+                // SAFETY: read to the end, and nobody writes any more.
+                let found = unsafe { std::slice::from_raw_parts(address, expected.len()) };
+                assert!(found == expected, "{method}, {at_once} at once");
+            }
         }
     }
 

@@ -140,6 +140,11 @@ impl Schedule {
         self.key.uid != 0 && self.key == Key::of(graph)
     }
 
+    /// The graph's number; 0 if it has none.
+    pub fn uid(&self) -> u64 {
+        self.key.uid
+    }
+
     /// Some steps are computed in pieces, if that is said.
     pub fn build(
         graph: Graph<'_>,

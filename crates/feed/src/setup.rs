@@ -66,9 +66,9 @@ pub struct Props {
 /// What is read before it is known to be needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadAhead {
+    #[default]
     Nothing,
     /// Experts that a router is likely to choose.
-    #[default]
     Experts,
 }
 

@@ -6,16 +6,23 @@
 //! process counts.
 //!
 //! Pages of the program's own files (code, libraries) count as used: taken back, they would
-//! be read again at once.
+//! be read again at once. Another model that the program has mapped, such as the one that drafts
+//! for the one that is fed, counts as used as a whole, touched or not: each token reads all of
+//! it, and what of it had no room would be read from the disk each time.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use support::cgroup::memory_group_in;
 use support::proc::kilobytes_of;
 
+use crate::files::{Mapping, is_gguf, mappings};
 use crate::memory::page_bytes;
+
+/// Models are looked for again when so much more or less is mapped than before.
+const REMAPPED_BYTES: u64 = 4 << 20;
 
 /// What is used at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub struct Glance {
     pub private_bytes: u64,
     /// Private memory that it has asked for, whether it was touched or not.
     pub asked_bytes: u64,
+    /// All addresses of it, files included.
+    pub mapped_bytes: u64,
 }
 
 /// Who knows what is used.
@@ -50,9 +59,20 @@ pub trait Meter: Send + Sync {
 /// The kernel's own numbers.
 pub struct Kernel {
     group: Option<Group>,
+    budget_bytes: u64,
     statm: Option<File>,
-    /// Of files that are mapped and are not the model's.
+    /// Of files that are mapped and are no models.
     program_bytes: u64,
+    model_files: Vec<ModelFileId>,
+    beside: Mutex<Beside>,
+}
+
+/// Models beside the one that is fed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Beside {
+    /// All that was mapped when they were looked for.
+    mapped_bytes: u64,
+    models_bytes: u64,
 }
 
 struct Group {
@@ -67,10 +87,36 @@ impl Kernel {
     /// `model_files` are device and inode of those that weights come from.
     pub fn new(budget_bytes: u64, model_files: &[ModelFileId]) -> Kernel {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let beside = models_beside(&mappings().unwrap_or_default(), model_files, is_gguf);
+        let all: Vec<ModelFileId> = model_files
+            .iter()
+            .copied()
+            .chain(beside.iter().map(|(id, _)| *id))
+            .collect();
         Kernel {
             group: Group::find(Path::new("/"), budget_bytes),
+            budget_bytes,
             statm: File::open("/proc/self/statm").ok(),
-            program_bytes: program_bytes(&smaps, model_files),
+            program_bytes: program_bytes(&smaps, &all),
+            model_files: model_files.to_vec(),
+            beside: Mutex::default(),
+        }
+    }
+
+    /// Bytes of models beside the one that is fed. Models that would take most of the budget are
+    /// left to the page cache.
+    fn beside_bytes(&self, mapped_bytes: u64) -> u64 {
+        let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+        if mapped_bytes.abs_diff(beside.mapped_bytes) >= REMAPPED_BYTES {
+            let found = models_beside(&mappings().unwrap_or_default(), &self.model_files, is_gguf);
+            *beside = Beside {
+                mapped_bytes,
+                models_bytes: found.iter().map(|(_, bytes)| bytes).sum(),
+            };
+        }
+        match beside.models_bytes <= self.budget_bytes / 2 {
+            true => beside.models_bytes,
+            false => 0,
         }
     }
 }
@@ -79,13 +125,17 @@ impl Meter for Kernel {
     fn level(&self, _: u64, own_bytes: u64) -> Level {
         let program_bytes = self.program_bytes;
         let glance = self.glance(own_bytes);
+        let beside_bytes = self.beside_bytes(glance.mapped_bytes);
         let charged = self.group.as_ref().and_then(Group::charged);
         let used_bytes = match charged {
             // Pages that another process has read first are charged to that.
             Some((kept, of_files)) => kept + of_files.min(program_bytes),
             None => glance.private_bytes + program_bytes + page_table_bytes(),
         };
-        Level { used_bytes, glance }
+        Level {
+            used_bytes: used_bytes + beside_bytes,
+            glance,
+        }
     }
 
     fn glance(&self, _: u64) -> Glance {
@@ -156,10 +206,11 @@ fn named(stat: &str, name: &str) -> Option<u64> {
 fn glance_of(statm: &str, page_bytes: u64) -> Glance {
     let mut pages = statm.split_ascii_whitespace().map_while(number);
     let mut next = |skipped: usize| pages.nth(skipped).unwrap_or(0) * page_bytes;
-    let (resident, shared, asked_bytes) = (next(1), next(0), next(2));
+    let (mapped_bytes, resident, shared, asked_bytes) = (next(0), next(0), next(0), next(2));
     Glance {
         private_bytes: resident.saturating_sub(shared),
         asked_bytes,
+        mapped_bytes,
     }
 }
 
@@ -171,7 +222,7 @@ fn page_table_bytes() -> u64 {
 /// Which file a mapping is of, as `/proc/self/maps` has it.
 pub type ModelFileId = ((u32, u32), u64);
 
-/// Pages of mapped files that are there and are not the model's, by `/proc/self/smaps`.
+/// Pages of mapped files that are there and are of no model, by `/proc/self/smaps`.
 fn program_bytes(smaps: &str, model_files: &[ModelFileId]) -> u64 {
     let mut is_program = false;
     let mut bytes = 0;
@@ -185,6 +236,21 @@ fn program_bytes(smaps: &str, model_files: &[ModelFileId]) -> u64 {
         }
     }
     bytes
+}
+
+/// Mappings of other models than the one that is fed, and their bytes, whichever of their pages
+/// are there.
+fn models_beside(
+    mappings: &[Mapping],
+    fed: &[ModelFileId],
+    is_model: impl Fn(&Path) -> bool,
+) -> Vec<(ModelFileId, u64)> {
+    let id_of = |mapping: &Mapping| (mapping.device, mapping.inode);
+    let others = mappings.iter().filter(|m| !fed.contains(&id_of(m)));
+    let beside = others.filter(|mapping| is_model(&mapping.path));
+    beside
+        .map(|m| (id_of(m), (m.end - m.start) as u64))
+        .collect()
 }
 
 #[cfg(test)]
@@ -233,5 +299,25 @@ mod tests {
                      7f04-7f05 rw-p 00000000 00:00 0 \nRss: 70 kB\nVmFlags: rd\n\
                      7f06-7f07 r--p 00000000 fe:00 8 /usr/lib/x.so\nRss: 2 kB\n";
         assert_eq!(program_bytes(smaps, &[((0xfe, 0), 9)]), 6 << 10);
+    }
+
+    #[test]
+    fn another_model_counts_as_a_whole_and_other_files_do_not() {
+        let mapping = |inode, start, end, path: &str| Mapping {
+            start,
+            end,
+            file_offset: 0,
+            device: (0xfe, 0),
+            inode,
+            path: path.into(),
+        };
+        let maps = [
+            mapping(9, 0, 9_000, "/target.gguf"),
+            mapping(10, 10_000, 10_400, "/draft.gguf"),
+            mapping(11, 20_000, 29_000, "/locale-archive"),
+        ];
+        let is_model = |path: &Path| path.extension().is_some_and(|e| e == "gguf");
+        let found = models_beside(&maps, &[((0xfe, 0), 9)], is_model);
+        assert_eq!(found, [(((0xfe, 0), 10), 400)]);
     }
 }

@@ -12,6 +12,7 @@ use ggml::{Op, OpNumbers, RawTensor, StepNodes, Tensor};
 use crate::error::FeedError;
 use crate::files::{Cache, Files, Mapping, mappings};
 use crate::pump::{Place, Planned};
+use crate::uploaded::drop_pages;
 use crate::usage::ModelFileId;
 
 /// How a graph uses a weight.
@@ -130,13 +131,15 @@ impl Weights {
             return Err(FeedError::Refused(NOTHING_MAPPED.into()));
         }
         let (files, direct_refused) = Files::open(&used, cache)?;
-        Ok(Weights {
+        let weights = Weights {
             list,
             files: Arc::new(files),
             file_ids: used.iter().map(|file| (file.device, file.inode)).collect(),
             direct_refused,
             by_tensor,
-        })
+        };
+        drop_pages(&weights, &maps);
+        Ok(weights)
     }
 
     /// When a program warms up it computes with all experts; how many a token uses is
@@ -239,7 +242,7 @@ pub fn nodes_of<'g>(
     std::iter::once(first).chain(second)
 }
 
-fn usage_of(op: Op, slot: u8, node: Tensor<'_>, src: Tensor<'_>) -> Usage {
+pub fn usage_of(op: Op, slot: u8, node: Tensor<'_>, src: Tensor<'_>) -> Usage {
     match (op, slot) {
         (Op::GET_ROWS, 0) => Usage::Rows,
         (Op::MUL_MAT_ID, 0) if src.view_src().is_none() && src.extent(3) == 1 => Usage::Experts {

@@ -127,10 +127,10 @@ fn trained_models_say_the_same() {
 }
 
 /// Runs a model in memory for `share` of its weights.
-fn check_large(shape: &str, share: f64) -> Report {
+fn check_large(shape: &str, share: f64, more_args: &[&str]) -> Report {
     let folder = tempfile::tempdir().unwrap();
     let model = large(folder.path(), shape);
-    let args = ["-e", "-t", "2", "-n", "8"];
+    let args = [&["-e", "-t", "2", "-n", "8"][..], more_args].concat();
     // What the program asks for besides is known after a first run.
     let first = assert_same(
         folder.path(),
@@ -159,7 +159,7 @@ fn check_large(shape: &str, share: f64) -> Report {
 
 #[test]
 fn streamed_weights_say_the_same() {
-    let report = check_large(DENSE, 0.6);
+    let report = check_large(DENSE, 0.6, &[]);
     let shares = report.shares.unwrap();
     assert!(
         shares.pinned_bytes > 0 && shares.streamed_bytes > 0,
@@ -174,7 +174,30 @@ fn streamed_weights_say_the_same() {
 
 #[test]
 fn experts_in_slots_say_the_same() {
-    let report = check_large(MOE, 0.6);
+    let report = check_large(MOE, 0.6, &[]);
+    assert!(report.shares.unwrap().expert_slots > 0, "{report:?}");
+    assert!(report.fed.expert_misses > 0, "{report:?}");
+}
+
+/// As with a device, which computes what is between two graphs, and may be given copies of weights
+/// then: the program reads them between graphs, too, and says what it has read.
+#[test]
+fn graphs_of_one_pass_are_fed_as_one() {
+    const PASSES: u64 = 8;
+    const GRAPHS: u64 = 4;
+    let report = check_large(DENSE, 0.6, &["-w"]);
+    let shares = report.shares.unwrap();
+    assert!(
+        report.fed.evaluations >= (PASSES - 1) * GRAPHS,
+        "{report:?}"
+    );
+    assert!(shares.streamed_bytes > 0, "{report:?}");
+    let read = report.fed.bytes_read;
+    assert!(read >= 6 * shares.streamed_bytes, "{report:?}");
+    // Nothing is read in vain between two graphs.
+    let most = 2 * shares.weight_bytes + PASSES * shares.streamed_bytes;
+    assert!(read <= most, "{report:?}");
+    let report = check_large(MOE, 0.6, &["-w"]);
     assert!(report.shares.unwrap().expert_slots > 0, "{report:?}");
     assert!(report.fed.expert_misses > 0, "{report:?}");
 }

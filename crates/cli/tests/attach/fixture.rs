@@ -383,6 +383,7 @@ impl Stream {
                     bytes.push(reader.record_bytes());
                 }
                 Event::Partial(_) => partial += 1,
+                Event::Copy(_) => {}
                 Event::Corrupt { reason, .. } => panic!("{reason}"),
             }
         }

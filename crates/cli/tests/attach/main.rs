@@ -12,6 +12,7 @@ mod ending;
 mod environment;
 mod feeding;
 mod fixture;
+mod gpus;
 mod inside;
 mod models;
 mod refusals;

@@ -84,9 +84,17 @@ fn differs(model: &Model, props: &ContextProps, prompt_tokens: usize) -> (bool, 
     (single != one_by_one, single != batched)
 }
 
+/// Says so where batches cannot be computed one by one.
+fn is_possible_here() -> bool {
+    if !one_by_one::IS_POSSIBLE {
+        println!("skipped: on this processor batches are not computed one by one");
+    }
+    one_by_one::IS_POSSIBLE
+}
+
 #[test]
 fn a_batch_computed_one_by_one_has_the_bits_of_its_tokens() {
-    if !one_by_one::IS_POSSIBLE {
+    if !is_possible_here() {
         return;
     }
     let _alone = alone();
@@ -125,7 +133,7 @@ fn a_batch_computed_one_by_one_has_the_bits_of_its_tokens() {
 
 #[test]
 fn so_it_is_with_every_architecture() {
-    if !one_by_one::IS_POSSIBLE {
+    if !is_possible_here() {
         return;
     }
     let _alone = alone();
@@ -196,7 +204,7 @@ const VERSE: &str = "ROMEO: But soft, what light through yonder window breaks? I
 
 #[test]
 fn guessing_changes_no_token_and_no_bit() {
-    if !one_by_one::IS_POSSIBLE {
+    if !is_possible_here() {
         return;
     }
     let _alone = alone();
@@ -231,7 +239,7 @@ fn guessing_changes_no_token_and_no_bit() {
 
 #[test]
 fn a_small_model_guesses_and_one_of_another_vocabulary_is_refused() {
-    if !one_by_one::IS_POSSIBLE {
+    if !is_possible_here() {
         return;
     }
     let _alone = alone();

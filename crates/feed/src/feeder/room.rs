@@ -2,15 +2,12 @@
 //! taken for weights.
 
 use std::cmp::Reverse;
-use std::ops::Range;
 use std::sync::Arc;
 
-use ggml::{Graph, OpNumbers, TickRules};
 use plan::choose::{RING_WEIGHTS, least_ring_bytes};
 
 use super::{Fed, Feeder, KeptPart, NO_RING, Schedule, restore};
 use crate::balance::turn_of;
-use crate::coming::untouched_bytes;
 use crate::elastic::{Elastic, Key, MIN_BYTES};
 use crate::error::FeedError;
 use crate::memory::Region;
@@ -28,25 +25,16 @@ impl Feeder {
         self
     }
 
-    /// Makes room for what a graph is about to touch, which may need `work`.
-    pub(super) fn make_room(
-        &mut self,
-        graph: Graph<'_>,
-        ops: &OpNumbers,
-        rules: TickRules,
-        work: Range<usize>,
-    ) -> Result<(), FeedError> {
+    /// Makes room for what is about to be touched for the first time. `is_known`: by the graph
+    /// of the present schedule.
+    pub(super) fn make_room(&mut self, coming_bytes: u64, is_known: bool) -> Result<(), FeedError> {
         let Some(fed) = &mut self.fed else {
             return Ok(());
-        };
-        let coming_bytes = match self.schedule.is_of(graph) {
-            true => 0,
-            false => untouched_bytes(graph, ops, rules, work),
         };
         let lack_bytes = fed.memory.elastic.make_room(coming_bytes);
         let given = fed.follow_given();
         let has_given = !given.is_empty();
-        if self.schedule.is_of(graph) {
+        if is_known {
             // Views follow; those of other graphs still find the file's bytes where they point.
             let needs = self.schedule.needs.iter();
             for need in needs.filter(|need| given.contains(&Key::of(need.weight))) {
@@ -64,6 +52,7 @@ impl Feeder {
         if has_changed {
             // Which weights come in pieces has changed, too.
             self.schedule = Schedule::default();
+            self.pass.forget();
             let part_bytes = fed.parts.values().map(|part| part.bytes).sum();
             fed.memory.shares.follow(&fed.weights, part_bytes);
         }

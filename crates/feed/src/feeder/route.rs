@@ -8,7 +8,7 @@ use super::shadow::{Shadow, read_ids};
 use super::{Feeder, Trust};
 use crate::error::FeedError;
 use crate::experts::Wanted;
-use crate::schedule::{RoutedNode, Routing};
+use crate::schedule::{RoutedNode, Routing, Schedule};
 use crate::weights::{Fate, Usage};
 
 /// A choice of experts that needs more of a layer than this share of its slots is
@@ -38,7 +38,7 @@ impl Feeder {
     }
 
     /// Whether a batch needs so many experts that slices do not pay.
-    pub(super) fn reads_experts_whole(&self) -> bool {
+    pub(super) fn reads_experts_whole(&self, schedule: &Schedule) -> bool {
         let Some(experts) = self
             .fed
             .as_ref()
@@ -46,9 +46,9 @@ impl Feeder {
         else {
             return true;
         };
-        let tokens = self.schedule.tokens as f64;
+        let tokens = schedule.tokens as f64;
         let weights = &self.fed.as_ref().expect("has experts").weights;
-        let routed = self.schedule.routings.iter().flat_map(|r| &r.nodes);
+        let routed = schedule.routings.iter().flat_map(|r| &r.nodes);
         routed.filter_map(|node| node.weight).any(|weight| {
             let weight = &weights.list[weight as usize];
             let (Usage::Experts { count, used, .. }, Fate::Sliced { layer, .. }) =
@@ -57,10 +57,7 @@ impl Feeder {
                 return false;
             };
             let slots = f64::from(experts.slots_of(layer));
-            let (count, used) = (
-                f64::from(count),
-                f64::from(used).max(self.schedule.used as f64),
-            );
+            let (count, used) = (f64::from(count), f64::from(used).max(schedule.used as f64));
             let likely = count * gguf::summary::experts_union_share(count, used, tokens);
             tokens * used > slots && likely > slots * MAX_OF_SLOTS
         })
