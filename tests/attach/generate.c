@@ -15,6 +15,8 @@
  *     -r N     load, generate and unload so many times (1)
  *     -a N     after four tokens: use N MiB more at once, on another thread, and keep them
  *     -d       after four tokens: make a second context, and compute a long prompt in it
+ *     -w       look at what each layer makes: a pass is computed as several graphs. Between them
+ *              bytes of the layer's weights are added up, and the sum is printed at the end
  *     -k FILE  take these kernels, of a ggml that has a library for each kind of processor
  *
  * Prints each token as `SEQUENCE TOKEN` when it is chosen, one line on standard
@@ -26,6 +28,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,7 +59,7 @@ static void fail(const char * what) {
 struct options {
     int tokens, threads, exit_code;
     int more_mib;
-    bool ignores_end, loops, catches, reads, has_second;
+    bool ignores_end, loops, catches, reads, has_second, watches;
 };
 
 struct sequence {
@@ -92,6 +95,38 @@ static int decode(struct llama_context * context, struct llama_batch batch) {
 #else
 #define decode llama_decode
 #endif
+
+static uint64_t weights_sum = 0;
+
+static bool is_layer(const struct ggml_tensor * tensor) {
+    return strncmp(tensor->name, "l_out", 5) == 0;
+}
+
+/* Of all weights that lead to a tensor, some bytes from where they are now. */
+static void add_weights(const struct ggml_tensor * tensor) {
+    if (tensor->op == GGML_OP_NONE && strncmp(tensor->name, "blk.", 4) == 0) {
+        const unsigned char * data = tensor->data;
+        size_t bytes = tensor->nb[3] * (size_t) tensor->ne[3];
+        for (size_t at = 0; at < bytes; at += bytes / 64 + 1) {
+            weights_sum = weights_sum * 31 + data[at];
+        }
+    }
+    for (int i = 0; i < GGML_MAX_SRC; i++) {
+        if (tensor->src[i] != NULL && !is_layer(tensor->src[i])) {
+            add_weights(tensor->src[i]);
+        }
+    }
+}
+
+/* Asked about each node whether it is wanted, and shown those that are. */
+static bool wants_layers(struct ggml_tensor * tensor, bool asks, void * data) {
+    (void) data;
+    if (!asks) {
+        add_weights(tensor);
+        return true;
+    }
+    return is_layer(tensor);
+}
 
 static void * use_memory(void * mib) {
     size_t bytes = (size_t) *(const int *) mib << 20;
@@ -234,6 +269,9 @@ static void load(struct engine * engine, const char * path, char ** prompts, int
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_AUTO;
     params.kv_unified = true;
     params.no_perf = true;
+    if (options->watches) {
+        params.cb_eval = wants_layers;
+    }
     engine->context = llama_init_from_model(engine->model, params);
     if (engine->context == NULL) {
         fail("cannot make a context");
@@ -255,7 +293,7 @@ int main(int argc, char ** argv) {
     const char * kernels = NULL;
     int engine_count = 0, rounds = 1;
     int option;
-    while ((option = getopt(argc, argv, "n:t:x:elcpm:br:a:dk:")) != -1) {
+    while ((option = getopt(argc, argv, "n:t:x:elcpm:br:a:dwk:")) != -1) {
         switch (option) {
             case 'n': options.tokens = atoi(optarg); break;
             case 't': options.threads = atoi(optarg); break;
@@ -269,6 +307,7 @@ int main(int argc, char ** argv) {
             case 'r': rounds = atoi(optarg); break;
             case 'a': options.more_mib = atoi(optarg); break;
             case 'd': options.has_second = true; break;
+            case 'w': options.watches = true; break;
             case 'k': kernels = optarg; break;
             default: return 64;
         }
@@ -303,6 +342,9 @@ int main(int argc, char ** argv) {
         for (int i = 0; i < engine_count; i++) {
             unload(&engines[i], count);
         }
+    }
+    if (options.watches) {
+        printf("weights %llx\n", (unsigned long long) weights_sum);
     }
     return options.exit_code;
 }

@@ -6,7 +6,7 @@ use std::{
     process::{Command, Output},
 };
 
-use testing::{log, mount};
+use testing::{device, log, mount};
 use trace::{format::Checksum, read::StreamEnd};
 
 const MODEL: &str = concat!(
@@ -128,8 +128,11 @@ fn every_format_has_the_same_columns_and_numbers_whatever_the_streams() {
     let folder = folder.path();
     fs::create_dir_all(folder.join("run/log")).unwrap();
     log::small_stream(&folder.join("run/log"), 0, 3, StreamEnd::Closed);
-    log::small_stream(&folder.join("run/log"), 1, 2, StreamEnd::Closed);
+    device::mixed_stream(&folder.join("run/log"), 1, 5, StreamEnd::Closed);
     for (table, sorted_by) in [
+        ("devices", "device"),
+        ("kernels", "eval, kernel"),
+        ("copies", "copy"),
         ("tensors", "tensor"),
         ("evals", "eval"),
         ("tokens", "token"),
@@ -160,7 +163,7 @@ fn every_format_has_the_same_columns_and_numbers_whatever_the_streams() {
             .collect()
     };
     let all = answer(folder, &["export", "run", "--table", "evals"]);
-    assert_eq!(evals(&all), ["0", "1", "2", "3", "4"]);
+    assert_eq!(evals(&all), ["0", "1", "2", "3", "4", "5", "6", "7"]);
     let part = ["export", "run", "--table", "evals", "--evals", "2..4"];
     assert_eq!(evals(&answer(folder, &part)), ["2", "3"]);
 }

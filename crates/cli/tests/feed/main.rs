@@ -333,6 +333,7 @@ fn report_says_what_plan_says(folder: &Path, run: &str, memory: &str) {
             last_level_cache_bytes: None,
         },
         compute: None,
+        cards: vec![],
         cpu_threads: 2,
         when: "2026-01-01T00:00:00Z".into(),
     };

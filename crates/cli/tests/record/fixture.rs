@@ -128,6 +128,7 @@ impl Trace {
             match event {
                 Event::Evaluation(evaluation) => evaluations.push(evaluation),
                 Event::Partial(evaluation) => partial.push(evaluation),
+                Event::Copy(copy) => panic!("nothing is copied to a device: {copy:?}"),
                 Event::Corrupt { reason, .. } => panic!("{reason}"),
             }
         }
