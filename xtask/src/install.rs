@@ -86,6 +86,20 @@ const NEEDS: &[Need] = &[
         is_met: |house| answers(house, "perf"),
     },
     Need {
+        what: "strace",
+        why: "posts count system calls with it, and are run again",
+        packages: &["strace"],
+        needed_for: For::Tests,
+        is_met: |house| answers(house, "strace"),
+    },
+    Need {
+        what: "valgrind",
+        why: "cachegrind counts the misses that we count",
+        packages: &["valgrind"],
+        needed_for: For::Tests,
+        is_met: |house| answers(house, "valgrind"),
+    },
+    Need {
         what: "a C compiler and libraries for AArch64",
         why: "the preload library and the reader are built for it too",
         packages: &[
@@ -108,6 +122,16 @@ const NEEDS: &[Need] = &[
         packages: &["qemu-user"],
         needed_for: For::Tests,
         is_met: |house| aarch64::is_this_machine() || answers(house, aarch64::QEMU),
+    },
+    Need {
+        what: "Vulkan on the processor (llvmpipe)",
+        why: "it stands for a GPU, beside which a program is fed and recorded",
+        packages: &["mesa-vulkan-drivers", "libvulkan1"],
+        needed_for: For::Tests,
+        is_met: |_| {
+            let is_llvmpipe = |path: PathBuf| file_name(&path).starts_with("lvp_icd");
+            children("/usr/share/vulkan/icd.d").any(is_llvmpipe)
+        },
     },
     Need {
         what: "Chromium",

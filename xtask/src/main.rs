@@ -15,6 +15,7 @@ mod install;
 mod licences;
 mod lint;
 mod package;
+mod posts;
 mod rustdoc;
 mod skips;
 mod source;
@@ -39,6 +40,8 @@ usage: cargo xtask COMMAND
   wheel           the programs as a wheel for pip, in target/package
   deb             the programs as a package for Debian and Ubuntu, in target/package
   packages        both, made from the programs as they were built last, installed and tried
+  posts [NAME…]   what the posts of docs/posts measured, run here beside what is published; all, or those named
+  posts --check   every number of the posts and chapters is in its data file (--bless draws their figures)
   browser         the viewer's page and the facts about it alone, with the program as it was built last
 ";
 
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         ["wheel"] => package::wheel(),
         ["deb"] => package::deb(),
         ["packages"] => vec![package::check()],
+        ["posts", words @ ..] => posts::steps(words),
         ["browser"] => vec![browser::viewer_page(), browser::browser()],
         ["help" | "--help" | "-h"] => {
             step::say(USAGE.trim_end());

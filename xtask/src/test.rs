@@ -12,7 +12,7 @@ use crate::examples::{self, Mode};
 use crate::house::{House, WITHOUT_SQL};
 use crate::install::{For, install, venv_python};
 use crate::step::{Outcome, Step, say};
-use crate::{aarch64, browser, licences, package, rustdoc, skips, tidy};
+use crate::{aarch64, browser, licences, package, posts, rustdoc, skips, tidy};
 
 /// What CI runs.
 pub fn all() -> Vec<Step> {
@@ -89,10 +89,28 @@ pub fn all() -> Vec<Step> {
             compare_caches,
         ),
         Step::new(
+            "ptx",
+            "kernels for cards compute what they should, and NVIDIA's assembler takes them for every generation",
+            "the lines above name the kernel, or file, generation and line; tests/python/{run,check}_ptx.py run alone",
+            assemble_kernels,
+        ),
+        Step::new(
             "attach",
             "PyPI's llama-cpp-python and npm's node-llama-cpp, recorded without a change (compiles the former the first time)",
             "the lines above name the program; tests/attach/check.py says how to run one alone",
             record_other_programs,
+        ),
+        Step::new(
+            "gpu",
+            "npm's CUDA build of llama.cpp on a CUDA that computes nothing (143 MB the first time)",
+            "the lines above name the test; tests/gpu/README.md says how to run one alone",
+            run_on_fake_cuda,
+        ),
+        Step::new(
+            "gpu feeding",
+            "what a device leaves to the processor is fed (llama-server with Vulkan, on llvmpipe)",
+            "the lines above name the case; tests/gpu/feed.py says how to run one alone",
+            feed_beside_a_device,
         ),
         aarch64::step(),
         package::check(),
@@ -102,6 +120,8 @@ pub fn all() -> Vec<Step> {
             "if the new output is right, run `cargo xtask bless` and read the diff",
             |house| examples::run(house, Mode::Check),
         ),
+        posts::check(),
+        posts::reproduce(),
         browser::browser(),
         Step::new(
             "compiled once",
@@ -283,6 +303,20 @@ fn compare_caches(house: &House) -> Outcome {
     house.run(check)
 }
 
+/// Kernels that no machine of CI can run are interpreted, and assembled.
+fn assemble_kernels(house: &House) -> Outcome {
+    let mut run = python(house, "run_ptx.py");
+    run.arg(house.root().join("crates/bench/kernels"));
+    house.run(run)?;
+    let skipped = house.target().join("ptx.skipped");
+    let mut check = python(house, "check_ptx.py");
+    check.arg("--root").arg(house.root());
+    check.arg("--cache").arg(house.target().join("ptxas"));
+    check.arg("--skipped").arg(&skipped);
+    house.run(check)?;
+    skips::check_list(&skipped)
+}
+
 /// The newest release when this was written; older ones are documented in
 /// docs/attaching.md.
 const LLAMA_CPP_PYTHON: &str = "0.3.36";
@@ -291,10 +325,19 @@ const SERVER_SECONDS: &str = "60";
 
 /// npm's llama.cpp, for this machine and for AArch64.
 pub fn install_node_llama_cpp(house: &House) -> Outcome {
-    // Not `npm ci`, which wants libraries for systems that the registry may not have.
-    // Nor its optional packages: libraries for GPUs and other systems, a gigabyte.
-    let install = ["install", "--no-save", "--omit=optional"];
-    browser::install_packages_by(house, "tests/attach", &install)
+    browser::install_packages_by(house, "tests/attach", &INSTALL_NODE_LLAMA_CPP)
+}
+
+/// Not `npm ci`, which wants libraries for systems that the registry may not have. Nor its
+/// optional packages: libraries for GPUs and other systems, a gigabyte.
+const INSTALL_NODE_LLAMA_CPP: [&str; 3] = ["install", "--no-save", "--omit=optional"];
+
+/// There is no GPU where tests run: tests/gpu/README.md.
+fn run_on_fake_cuda(house: &House) -> Outcome {
+    browser::install_packages_by(house, "tests/gpu", &INSTALL_NODE_LLAMA_CPP)?;
+    let mut bed = house.command(venv_python(house));
+    bed.arg(house.root().join("tests/gpu/test_fake.py"));
+    house.run(bed)
 }
 
 fn record_other_programs(house: &House) -> Outcome {
@@ -308,6 +351,15 @@ fn record_other_programs(house: &House) -> Outcome {
     versions.arg("--models").arg(house.root().join("models"));
     versions.args(["--node", "--server", SERVER_SECONDS, LLAMA_CPP_PYTHON]);
     house.run(versions)
+}
+
+fn feed_beside_a_device(house: &House) -> Outcome {
+    let mut feed = house.command(venv_python(house));
+    feed.arg(house.root().join("tests/gpu/feed.py"));
+    feed.arg("--tensorscope").arg(house.tensorscope());
+    feed.arg("--models").arg(house.root().join("models"));
+    feed.arg("--cache").arg(house.target().join("models"));
+    house.run(feed)
 }
 
 /// A script of ours in the virtual environment.

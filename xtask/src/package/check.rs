@@ -14,7 +14,8 @@ use crate::house::House;
 use crate::install::venv_python;
 use crate::step::{Outcome, Step, say};
 
-const MAX_WHEEL_MEGABYTES: f64 = 60.0;
+/// 60.5 since GPUs are recorded: the log, its tables and the report know devices.
+const MAX_WHEEL_MEGABYTES: f64 = 61.0;
 /// From the wheel to the result of the demo.
 const MAX_SECONDS: f64 = 60.0;
 

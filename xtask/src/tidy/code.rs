@@ -11,22 +11,34 @@ const MAY_BE_UNSAFE: &[(&str, &str)] = &[
         "appends to a log that other processes read",
     ),
     ("crates/ggml/", "reads the structs of a running ggml"),
+    (
+        "crates/cuda/",
+        "calls the driver of a card, which is loaded at run time",
+    ),
     ("crates/capture/", "runs inside ggml's callbacks"),
     ("crates/engine/", "calls llama.cpp"),
     ("crates/agent/", "is preloaded into other programs"),
     ("crates/kernelio/", "makes system calls"),
     ("crates/feed/", "repoints weights under a running model"),
     ("crates/audit/", "takes pages away and catches the faults"),
+    (
+        "crates/bench/src/ceilings/card.rs",
+        "launches kernels on a card",
+    ),
     ("crates/terminal/src/signals.rs", "catches Ctrl-C"),
     (
         "crates/lab/",
-        "calls the driver of a card, and instructions that only some processors have",
+        "launches kernels, calls the vendor's libraries, and instructions that only some processors have",
     ),
     (
         "crates/launch/",
         "starts programs with their signals as they were",
     ),
     ("crates/cli/src/doctor.rs", "tries system calls"),
+    (
+        "crates/cli/src/doctor/vulkan.rs",
+        "asks Vulkan's loader, which is loaded at run time",
+    ),
     (
         "crates/cli/src/older_glibc.rs",
         "stands in for a function of the C library",
