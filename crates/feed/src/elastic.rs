@@ -239,6 +239,25 @@ impl Elastic {
         claims.room_bytes()
     }
 
+    /// Whether so much could be taken for something else if all were given back that can be.
+    pub fn could_hold(&self, bytes: u64, coming_bytes: u64) -> bool {
+        let mut state = self.state();
+        let claims = self.claims(&mut state);
+        let kept = state.pins.values().filter(|pin| pin.is_kept);
+        let kept_bytes: u64 = kept.map(|pin| pin.bytes).sum();
+        let without = Claims {
+            coming_bytes: claims.coming_bytes.max(coming_bytes),
+            own_bytes: claims.own_bytes - kept_bytes + bytes,
+            ..claims
+        };
+        without.lack_bytes() == 0
+    }
+
+    /// Whether nothing was asked for or given back for a while.
+    pub fn is_calm(&self) -> bool {
+        self.state().asked.is_calm()
+    }
+
     /// A glance at any time.
     fn watch(&self) {
         let mut state = self.state();

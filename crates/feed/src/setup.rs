@@ -120,6 +120,8 @@ pub struct Memory {
     pub(crate) may_grow: bool,
     /// Whether a ring may be made, if there is none.
     pub(crate) may_stream: bool,
+    /// How often the ring had to go, because others needed its memory.
+    pub(crate) rings_left: u32,
     pub shares: Shares,
 }
 
@@ -342,6 +344,7 @@ pub(crate) fn set_up(
         elastic,
         may_grow,
         may_stream: props.strategies.stream && may_grow,
+        rings_left: 0,
         shares,
     })
 }

@@ -18,6 +18,9 @@ use crate::stats::Stats;
 use crate::usage::Meter;
 use crate::weights::{Fate, Usage, WeightInMemory, point};
 
+/// A ring that had to go so often stays away: others need its memory again and again.
+const MAX_RINGS_LEFT: u32 = 3;
+
 impl Feeder {
     /// Believes `meter` about what is used, instead of the kernel.
     pub fn measured_by(mut self, meter: Arc<dyn Meter>) -> Feeder {
@@ -42,7 +45,10 @@ impl Feeder {
             }
         }
         let has_changed = match lack_bytes {
-            0 if !has_given => fed.grow(coming_bytes, &self.stats)?,
+            0 if !has_given => {
+                fed.return_to_ring(&self.props, coming_bytes)?
+                    || fed.grow(coming_bytes, &self.stats)?
+            }
             0 => {
                 fed.make_ring(&self.props, coming_bytes)?;
                 true
@@ -184,20 +190,31 @@ impl Fed {
         Some(number)
     }
 
-    /// All was kept at first, so that there is no ring: where more is left to the page cache
-    /// than a ring takes, that is worth one. Kept weights make room for it.
+    /// The ring had to go, and it is calm now: what was streamed is streamed again, unless all
+    /// of it can be kept, if kept weights can make room for a ring. Whether there is one again.
+    fn return_to_ring(&mut self, props: &Props, coming_bytes: u64) -> Result<bool, FeedError> {
+        let had_to_go = self.memory.rings_left > 0 && self.memory.ring.is_none();
+        let elastic = &self.memory.elastic;
+        if !had_to_go || !elastic.is_calm() || elastic.room_bytes(coming_bytes) >= self.left_bytes()
+        {
+            return Ok(false);
+        }
+        self.make_ring(props, coming_bytes)?;
+        Ok(self.memory.ring.is_some())
+    }
+
+    /// Where there is no ring (all was kept at first, or it had to go), and more is left to
+    /// the page cache than a ring takes, that is worth one. Kept weights make room for it.
     fn make_ring(&mut self, props: &Props, coming_bytes: u64) -> Result<(), FeedError> {
         if self.memory.ring.is_some() || !self.memory.may_stream {
             return Ok(());
         }
-        let is_left = |weight: &WeightInMemory| {
-            weight.fate == Fate::Mapped && weight.usage == Usage::Whole && weight.bytes >= MIN_BYTES
-        };
-        let left = self.weights.list.iter().filter(|weight| is_left(weight));
-        let left_bytes: u64 = left.map(|weight| weight.bytes).sum();
         let bytes = least_ring_bytes(u64::from(props.block_bytes), props.depth);
         let elastic = &self.memory.elastic;
-        if left_bytes < bytes || elastic.make_room(coming_bytes + bytes) > 0 {
+        if self.left_bytes() < bytes
+            || !elastic.could_hold(bytes, coming_bytes)
+            || elastic.make_room(coming_bytes + bytes) > 0
+        {
             return Ok(());
         }
         let ring = Region::new(bytes).map_err(|cause| FeedError::Memory { bytes, cause })?;
@@ -206,27 +223,31 @@ impl Fed {
         self.memory.max_piece_bytes = ring.0.len() / RING_WEIGHTS;
         self.memory.ring = Some(ring.0);
         self.follow_given();
-        for weight in self
-            .weights
-            .list
-            .iter_mut()
-            .filter(|weight| is_left(weight))
-        {
+        let weights = self.weights.list.iter_mut();
+        for weight in weights.filter(|weight| is_left(weight)) {
             weight.fate = Fate::Streamed;
         }
         Ok(())
     }
 
-    /// Kept weights are not enough: the ring's memory goes, too, and what was streamed is left
-    /// to the page cache, for good.
+    /// Of weights that a ring would be for.
+    fn left_bytes(&self) -> u64 {
+        let left = self.weights.list.iter().filter(|weight| is_left(weight));
+        left.map(|weight| weight.bytes).sum()
+    }
+
+    /// Kept weights are not enough, or were not read yet and cannot be given back: the ring's
+    /// memory goes, too, and what was streamed is left to the page cache until it is calm; for
+    /// good when that has happened too often.
     fn leave_ring(&mut self) -> bool {
         let Some(ring) = self.memory.ring.take() else {
             return false;
         };
         // Nothing is in flight when this returns.
         self.next_use = self.memory.pump.install(Arc::default(), None, NO_RING);
-        self.expected = None;
-        self.memory.may_stream = false;
+        self.queue = None;
+        self.memory.rings_left += 1;
+        self.memory.may_stream &= self.memory.rings_left < MAX_RINGS_LEFT;
         self.memory.max_piece_bytes = 0;
         self.memory.elastic.remove_fixed(&ring);
         self.memory.elastic.remove_parts();
@@ -239,4 +260,9 @@ impl Fed {
         }
         true
     }
+}
+
+/// Whether it is read whole and left to the page cache.
+fn is_left(weight: &WeightInMemory) -> bool {
+    weight.fate == Fate::Mapped && weight.usage == Usage::Whole && weight.bytes >= MIN_BYTES
 }

@@ -45,6 +45,7 @@ impl Meter for Pretended {
         Glance {
             private_bytes: self.used_bytes.load(Ordering::Relaxed),
             asked_bytes: self.asked_bytes.load(Ordering::Relaxed) + own_bytes,
+            mapped_bytes: 0,
         }
     }
 }
@@ -145,6 +146,15 @@ fn what_is_kept_follows_what_the_program_uses() {
         );
         assert!(stats.given_bytes > all / 2, "{name}: {stats:?}");
     }
+}
+
+#[test]
+fn a_ring_that_had_to_go_comes_back_when_it_is_calm() {
+    let _alone = alone();
+    let phases = [(40, 100), (56, 100), (63, 100), (56, 100)];
+    let (shares, _) = check(&shipped("shakespeare-dense.gguf"), &phases);
+    let streamed: Vec<bool> = shares.iter().map(|s| s.streamed_bytes > 0).collect();
+    assert_eq!(streamed, [false, true, false, true], "{shares:?}");
 }
 
 #[test]
