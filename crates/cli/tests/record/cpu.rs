@@ -70,10 +70,12 @@ fn threads_are_seen_from_the_program_down_to_the_tensor() {
     let mut folded = tensorscope(here);
     let args = ["export", "RUN", "--to", "folded", "--by", "cpu"];
     let folded = stdout(&folded.args(args).output().unwrap());
-    let of_tensor = |line: &&str| {
-        line.contains("ggml_") && line.contains(";layer 1;MUL_MAT;blk.1.ffn_down.weight ")
+    // Which tensors are met is chance: there are some twenty samples.
+    let of_tensor = |line: &str| {
+        let of_layer = |layer| line.contains(&format!(";layer {layer};MUL_MAT;blk.{layer}."));
+        line.contains("ggml_") && line.contains(".weight ") && (0..8).any(of_layer)
     };
-    assert!(folded.lines().any(|line| of_tensor(&line)), "{folded}");
+    assert!(folded.lines().any(of_tensor), "{folded}");
     let total: u64 = folded
         .lines()
         .filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok())
