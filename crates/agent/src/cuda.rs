@@ -27,6 +27,7 @@ use std::{
     cell::{Cell, RefCell},
     ffi::{c_int, c_void},
     mem::ManuallyDrop,
+    sync::{Once, OnceLock},
 };
 
 use capture::recorder::device::Launch;
@@ -39,6 +40,7 @@ use crate::{
     devices::{Known, asked},
     hooks::export,
     library::Original,
+    streams,
 };
 
 export!(cudaStreamBeginCapture => begin_capture, "rdx", "x2");
@@ -108,8 +110,32 @@ pub struct Seen {
     experts: Vec<experts::ReadBack>,
 }
 
+/// The process that [`at_exit`] is registered in.
+static PROCESS: OnceLock<u32> = OnceLock::new();
+
+/// What the card has to tell is asked for when the program ends, before the driver and CUPTI
+/// end: what is registered last is called first. So this is called behind what initialises them.
+fn call_at_exit() {
+    PROCESS.get_or_init(std::process::id);
+    // SAFETY: the function lives as long as the process; the library is never unloaded.
+    unsafe { libc::atexit(at_exit) };
+}
+
+extern "C" fn at_exit() {
+    // A forked child has its parent's bursts, and no card.
+    if PROCESS.get() == Some(&std::process::id()) {
+        let _ = std::panic::catch_unwind(|| {
+            bursts::stop();
+            streams::log_what_devices_ended();
+        });
+    }
+}
+
 /// A graph is about to be launched on a card.
 pub fn begin(known: &Known) {
+    // The backend has the driver by now.
+    static IS_REGISTERED: Once = Once::new();
+    IS_REGISTERED.call_once(call_at_exit);
     let burst = bursts::begins(known);
     CALL.with(|call| {
         call.counts.borrow_mut().clear();

@@ -320,6 +320,20 @@ fn forget_in(slots: &[Slot], context: usize) {
     }
 }
 
+/// Devices are about to end: what they have ended is logged.
+pub fn log_what_devices_ended() {
+    for slot in &SLOTS {
+        let Some(lent) = try_take(slot) else {
+            continue;
+        };
+        // SAFETY: the slot is lent to us.
+        if let Some(stream) = unsafe { (*slot.stream.get()).as_mut() } {
+            stream.pending.log_ended(&mut stream.recorder);
+        }
+        drop(lent);
+    }
+}
+
 /// Closes every stream that is not in use.
 pub fn close_all(process: &Process) {
     for slot in &SLOTS {

@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     ffi::{CStr, c_void},
+    sync::Arc,
 };
 
 use ggml::{
@@ -33,7 +34,7 @@ pub struct KnownGraph {
     pub template: u32,
     pub steps: usize,
     /// On a device: the first node of each step.
-    pub first_nodes: Vec<u32>,
+    pub first_nodes: Arc<[u32]>,
     /// On a device: the tensors of `begin`, whose values the host may have elsewhere each
     /// time.
     pub begin_tensors: Vec<*const RawTensor>,
@@ -529,7 +530,7 @@ impl<'a, 'g> Builder<'a, 'g> {
         };
         let first_nodes = match device {
             Some(_) => template.steps.iter().map(|step| step.node).collect(),
-            None => Vec::new(),
+            None => Arc::default(),
         };
         KnownGraph {
             first_nodes,

@@ -1,6 +1,7 @@
 //! What the begin of an evaluation, each tick and its end store.
 
 pub mod device;
+mod graphs;
 mod observe;
 
 use std::{collections::VecDeque, sync::Arc};
@@ -19,10 +20,7 @@ use crate::{
     intern::Interner,
     known::{Knowledge, KnownGraph, Surroundings},
 };
-
-/// Graphs that are kept. llama.cpp keeps one; a server with several
-/// contexts, or prompt and decode in turn, a few.
-const GRAPHS_KEPT: usize = 16;
+use graphs::{GraphKey, Graphs, KeptGraph, fingerprint};
 
 /// Nodes whose structs (and sources) are compared with the library's answers.
 const LAYOUT_SAMPLES: usize = 64;
@@ -79,8 +77,7 @@ pub struct Recorder {
     current: usize,
     body_words: usize,
     note_words: usize,
-    graphs: Vec<KeptGraph>,
-    next_victim: usize,
+    graphs: Graphs,
     knowledge: Arc<Knowledge>,
     interner: Interner,
     batch: Batch,
@@ -110,29 +107,6 @@ enum Layout {
     Wrong(String),
 }
 
-struct KeptGraph {
-    key: GraphKey,
-    known: KnownGraph,
-    /// Of a graph on a device, whatever its number.
-    fingerprint: u64,
-    /// Its kernels on a device, once they are known, and their number in the log.
-    launches: Option<u32>,
-    kernels: Option<Arc<[device::Launch]>>,
-}
-
-/// Tells graphs apart: by ggml's own number where it gives one, otherwise by a
-/// fingerprint of everything that what is known depends on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum GraphKey {
-    Uid(u64),
-    Fingerprint(u64),
-    /// By the number of the device in the log, too; 0 where ggml gives no number.
-    OnDevice {
-        device: u32,
-        uid: u64,
-    },
-}
-
 #[derive(Default)]
 struct Timing {
     cycles: u64,
@@ -153,8 +127,7 @@ impl Recorder {
             current: 0,
             body_words: 0,
             note_words: 0,
-            graphs: Vec::with_capacity(GRAPHS_KEPT),
-            next_victim: 0,
+            graphs: Graphs::default(),
             knowledge,
             interner: Interner::default(),
             batch: Batch {
@@ -503,7 +476,7 @@ impl Recorder {
             0 => GraphKey::Fingerprint(fingerprint(graph)),
             uid => GraphKey::Uid(uid),
         };
-        if let Some(index) = self.graphs.iter().position(|kept| kept.key == key) {
+        if let Some(index) = self.graphs.find(self.current, |kept| kept.key == key) {
             return index;
         }
         let surroundings = self.surroundings.as_ref();
@@ -515,7 +488,7 @@ impl Recorder {
             &mut self.interner,
         );
         self.counts.templates = self.counts.templates.max(u64::from(known.template) + 1);
-        self.keep(KeptGraph {
+        self.graphs.keep(KeptGraph {
             key,
             known,
             fingerprint: 0,
@@ -562,24 +535,4 @@ pub fn cycles() -> u64 {
 
 fn is_index(source: &Source) -> bool {
     source.bound != u64::MAX
-}
-
-/// Of everything that what is known depends on: the identity, shape, place and sources
-/// of each node. Pointers alone do not suffice, graph memory is recycled.
-fn fingerprint(graph: Graph<'_>) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    let mut add =
-        |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
-    for node in graph.nodes() {
-        add(node.as_ptr() as u64);
-        add(node.data() as u64);
-        add(u64::from(node.op()));
-        node.extents().into_iter().for_each(&mut add);
-        for (_, source) in node.srcs() {
-            add(source.as_ptr() as u64);
-            add(source.data() as u64);
-            source.extents().into_iter().for_each(&mut add);
-        }
-    }
-    hash
 }

@@ -334,7 +334,11 @@ fn finish(
         lacks.push(format!("{} lost", count(how.evals_lost, "evaluation")));
     }
     if summary.flagged > 0 {
-        lacks.push(format!("{} flagged", count(summary.flagged, "evaluation")));
+        let mut flagged = format!("{} flagged", count(summary.flagged, "evaluation"));
+        if let Some(why) = reports.iter().find_map(|r| r.kernels_differ.as_ref()) {
+            flagged += &format!(", CUPTI saw other kernels: {why}");
+        }
+        lacks.push(flagged);
     }
     lacks.extend(
         still_running
@@ -392,7 +396,8 @@ fn finish(
             .iter()
             .filter(|_| props.verbosity == Verbosity::Normal)
         {
-            gpu::say(&report.cards, report.no_gpu_times.as_deref());
+            let why = report.no_gpu_times.as_deref();
+            gpu::say(&report.cards, why, Path::new(&props.program[0]));
         }
     }
     if let Some(lack) = lack_of_memory {
@@ -549,6 +554,8 @@ struct Report {
     cards: Vec<String>,
     /// Why their kernels have no times.
     no_gpu_times: Option<String>,
+    /// How those that were measured differ from those that are known.
+    kernels_differ: Option<String>,
 }
 
 impl Report {
@@ -577,6 +584,7 @@ impl Report {
                 "off" => report.off = Some(value.to_owned()),
                 "card" => report.cards.push(value.to_owned()),
                 "no_gpu_times" => report.no_gpu_times = Some(value.to_owned()),
+                "kernels_differ" => report.kernels_differ = Some(value.to_owned()),
                 _ => {}
             }
         }

@@ -59,17 +59,26 @@ pub fn prepare(command: &mut Command, program: &Path, times: GpuTimes) {
     }
 }
 
-/// Says why the kernels of these cards have no times, in the words of the preload library.
-pub fn say(cards: &[String], why: Option<&str>) {
+/// Says why the kernels of these cards, which `program` used, have no times, in the words of the
+/// preload library.
+pub fn say(cards: &[String], why: Option<&str>, program: &Path) {
     let (Some(card), Some(why)) = (cards.first(), why) else {
         return;
     };
-    let driver = cuda::devices::installed().ok();
-    let fix = cuda::cupti::fix(driver.map(|found| found.driver_version));
-    eprintln!("tensorscope: {card}: kernels are known, their times are not: {why}");
-    if why == NO_CUPTI {
-        eprintln!("  try: {fix}");
+    let what = "kernels are known, their times are not";
+    if why != NO_CUPTI {
+        eprintln!("tensorscope: {card}: {what}: {why}");
+        return;
     }
+    let driver = cuda::devices::installed().ok();
+    let driver = driver.map(|found| found.driver_version);
+    match cuda::cupti::find(driver, Some(program)).refused.first() {
+        Some((path, refused)) => {
+            eprintln!("tensorscope: {card}: {what}: {} {refused}", path.display());
+        }
+        None => eprintln!("tensorscope: {card}: {what}: {why}"),
+    }
+    eprintln!("  try: {}", cuda::cupti::fix(driver));
 }
 
 /// What the preload library says if it was given none.

@@ -36,9 +36,16 @@ int fake_setting(const char * name, int otherwise) {
     return value != NULL && *value != 0 ? atoi(value) : otherwise;
 }
 
+static bool has_ended;
+
+static void end_driver(void) { has_ended = true; }
+
+bool fake_has_ended(void) { return has_ended; }
+
 int fake_device_count(void) {
     static int count = -1;
     if (count < 0) {
+        atexit(end_driver);
         int asked = fake_setting("FAKE_CUDA_DEVICES", 1);
         count = asked < 0 ? 0 : asked > MOST_DEVICES ? MOST_DEVICES : asked;
     }

@@ -86,7 +86,7 @@ int cuCtxPopCurrent_v2(void ** context) {
     }
     return pushed_count > 0 ? fake_set_current_device(pushed[--pushed_count % 64]) : 201;
 }
-int cuCtxSynchronize(void) { return fake_wait_for_device(fake_current_device()); }
+int cuCtxSynchronize(void) { return fake_has_ended() ? DEINITIALIZED : fake_wait_for_device(fake_current_device()); }
 int cuDevicePrimaryCtxRetain(void ** context, int device) {
     *context = fake_context(device);
     return OK;
@@ -298,12 +298,18 @@ int cuEventDestroy_v2(struct event * event) {
 int cuEventRecord(void * event, void * stream) { return fake_record_event(event, fake_stream(stream), false); }
 int cuEventRecordWithFlags(void * event, void * stream, unsigned flags) { return fake_record_event(event, fake_stream(stream), flags == 1); }
 int cuEventQuery(struct event * event) {
+    if (fake_has_ended()) {
+        return DEINITIALIZED;
+    }
     return event->capture != NULL ? CAPTURED_EVENT : !event->is_recorded || fake_now_nanos() >= event->at_nanos ? OK : NOT_READY;
 }
 int cuEventSynchronize(struct event * event) {
     return event->capture != NULL ? CAPTURED_EVENT : event->is_recorded ? fake_wait_until(event->at_nanos) : OK;
 }
 int cuEventElapsedTime(float * millis, const struct event * begin, const struct event * end) {
+    if (fake_has_ended()) {
+        return DEINITIALIZED;
+    }
     if (!begin->is_recorded || !end->is_recorded) {
         return INVALID_HANDLE;
     }

@@ -28,6 +28,7 @@ enum {
     OK = 0,
     INVALID_VALUE = 1,
     OUT_OF_MEMORY = 2,
+    DEINITIALIZED = 4,
     INVALID_DEVICE = 101,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
@@ -170,6 +171,8 @@ void fake_unlock(void);
 uint64_t fake_now_nanos(void);
 int fake_setting(const char * name, int otherwise);
 int fake_device_count(void);
+/* Whether the program's exit has ended the driver: it registers that when it is first used. */
+bool fake_has_ended(void);
 int fake_current_device(void);
 int fake_set_current_device(int device);
 void * fake_context(int device);

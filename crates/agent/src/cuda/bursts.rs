@@ -19,7 +19,10 @@ use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
     mem::ManuallyDrop,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Once,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 
 use capture::recorder::device::Launch;
@@ -27,7 +30,10 @@ use trace::{clock::now_nanos, device::KernelKind};
 
 pub use self::governor::GpuTimes;
 use self::governor::{Decision, Governor};
-use super::cupti::{self, Cupti, Kernel};
+use super::{
+    cupti::{self, Cupti, Kernel},
+    driver::Driver,
+};
 use crate::{devices::Known, lock::Lock, settings};
 
 /// The burst that goes on.
@@ -53,6 +59,8 @@ struct Burst {
     cupti: Cupti,
     calls: Vec<(u64, Vec<Launched>)>,
     calls_left: u32,
+    /// The card's, of the thread that began it.
+    context: Option<usize>,
     /// Calls that have begun and not ended.
     calls_open: u32,
     begun_nanos: u64,
@@ -79,23 +87,62 @@ pub struct Records {
 
 impl Records {
     /// The times of a graph of the card's own, for each of `known`, which were recorded from it;
-    /// `None` if these are not the kernels that ran.
-    pub fn of_graph(&self, known: &[Launch]) -> Option<Vec<(u64, u64)>> {
+    /// if these are not the kernels that ran, a sentence about the first that differs.
+    pub fn of_graph(&self, known: &[Launch]) -> Result<Vec<(u64, u64)>, String> {
         let mut times = vec![(0, 0); known.len()];
-        let mut left = known
-            .iter()
-            .filter(|l| l.kind == KernelKind::Kernel)
-            .count();
         for (_, kernel) in &self.kernels {
             let at = kernel.graph_node as u32 as usize;
-            let launch = known.get(at).filter(|l| l.kind == KernelKind::Kernel)?;
-            if launch.name != kernel.name || times[at] != (0, 0) {
-                return None;
+            let name = String::from_utf8_lossy(&kernel.name);
+            let launch = known
+                .get(at)
+                .ok_or_else(|| format!("{name} ran as node {at} of {}", known.len()))?;
+            // The driver has kernels of its own for copies and fills inside a card's memory.
+            if launch.kind == KernelKind::Kernel && launch.name != kernel.name {
+                let known = String::from_utf8_lossy(&launch.name);
+                return Err(format!("{name} ran as node {at} instead of {known}"));
+            }
+            if times[at] != (0, 0) {
+                return Err(format!("{name}, node {at}, ran twice"));
             }
             times[at] = (kernel.begin_nanos, kernel.end_nanos);
-            left = left.checked_sub(1)?;
         }
-        (left == 0).then_some(times)
+        let missing = |&(launch, time): &(&Launch, &(u64, u64))| {
+            launch.kind == KernelKind::Kernel && *time == (0, 0)
+        };
+        match known.iter().zip(&times).find(missing) {
+            None => Ok(times),
+            Some((launch, _)) => Err(format!(
+                "{} did not run; {} kernels did, of {}",
+                String::from_utf8_lossy(&launch.name),
+                self.kernels.len(),
+                known.len()
+            )),
+        }
+    }
+
+    /// The times, if they can be those of an evaluation that began then.
+    pub fn checked(
+        &self,
+        times: Vec<(u64, u64)>,
+        begin_nanos: u64,
+    ) -> Result<Vec<(u64, u64)>, String> {
+        let measured = times.iter().filter(|&&(begin, _)| begin != 0);
+        let outside = measured
+            .clone()
+            .find(|&&(begin, end)| begin < begin_nanos || begin > end || end > self.flushed_nanos);
+        if !self.is_whole {
+            return Err("CUPTI lost records".to_owned());
+        }
+        if let Some((begin, end)) = outside {
+            return Err(format!(
+                "a kernel is said to have run from {begin} to {end} ns, of an evaluation from {begin_nanos} to {}",
+                self.flushed_nanos
+            ));
+        }
+        match measured.count() {
+            0 => Err("no kernel ran".to_owned()),
+            _ => Ok(times),
+        }
     }
 
     /// What was launched one by one, with its times; `nodes` says which node each question was
@@ -143,12 +190,15 @@ pub fn begins(known: &Known) -> Option<u64> {
                 unsafe { known.synchronize() };
                 match Cupti::attach(path) {
                     Ok(cupti) => {
+                        static IS_REGISTERED: Once = Once::new();
+                        IS_REGISTERED.call_once(super::call_at_exit);
                         FIRST_OPEN.store(NEXT_CALL.load(Ordering::Relaxed), Ordering::Release);
                         let begun_nanos = now_nanos();
                         *burst = Some(Burst {
                             cupti,
                             calls: Vec::new(),
                             calls_left: calls,
+                            context: Driver::get().and_then(Driver::current_context),
                             calls_open: 0,
                             begun_nanos,
                             attached_nanos: begun_nanos - now,
@@ -229,9 +279,13 @@ pub fn stop() {
 
 fn finish(burst: Burst, known: Option<&Known>) {
     let begun = now_nanos();
-    if let Some(known) = known {
+    match known {
         // SAFETY: in a call that was made for this backend.
-        unsafe { known.synchronize() };
+        Some(known) => unsafe { known.synchronize() },
+        None => {
+            let driver = Driver::get().zip(burst.context);
+            driver.map(|(driver, context)| driver.wait_for_all(context));
+        }
     }
     let synchronised = now_nanos();
     let calls = burst.calls.len() as u64;
@@ -270,4 +324,79 @@ fn finish(burst: Burst, known: Option<&Known>) {
             governor.measured(calls, overhead, begun - burst.begun_nanos, flushed_nanos);
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(kind: KernelKind, name: &str) -> Launch {
+        Launch {
+            node: Some(0),
+            kind,
+            name: name.into(),
+            grid: [1; 3],
+            block: [1; 3],
+        }
+    }
+
+    /// Each with the number of its graph's node in the low half, as CUPTI has it.
+    fn records(kernels: &[(u64, &str)]) -> Records {
+        let kernels = kernels.iter().map(|&(node, name)| {
+            let kernel = Kernel {
+                begin_nanos: 100 + 10 * node,
+                end_nanos: 105 + 10 * node,
+                correlation: 7,
+                graph_node: 3 << 32 | node,
+                name: name.into(),
+                grid: [1; 3],
+                block: [1; 3],
+            };
+            (None, kernel)
+        });
+        Records {
+            kernels: kernels.collect(),
+            flushed_nanos: 1000,
+            is_whole: true,
+        }
+    }
+
+    #[test]
+    fn times_of_a_graph_are_those_of_its_kernels() {
+        let known = [
+            launch(KernelKind::Kernel, "a"),
+            launch(KernelKind::Copy, "copy"),
+            launch(KernelKind::Kernel, "b"),
+        ];
+        let of = |kernels: &[(u64, &str)]| records(kernels).of_graph(&known);
+        let (a, copy, b) = ((100, 105), (110, 115), (120, 125));
+        assert_eq!(of(&[(0, "a"), (2, "b")]), Ok(vec![a, (0, 0), b]));
+        // Seen on an H200: a copy that the driver has a kernel for.
+        let with_copy = of(&[(0, "a"), (1, "memcpy32_post"), (2, "b")]);
+        assert_eq!(with_copy, Ok(vec![a, copy, b]));
+        for (kernels, reason) in [
+            (&[(0, "a")][..], "b did not run"),
+            (&[(0, "a"), (2, "c")], "c ran as node 2 instead of b"),
+            (&[(0, "a"), (0, "a"), (2, "b")], "ran twice"),
+            (&[(0, "a"), (2, "b"), (3, "d")], "d ran as node 3 of 3"),
+        ] {
+            let failed = of(kernels).unwrap_err();
+            assert!(failed.contains(reason), "{failed}");
+        }
+    }
+
+    #[test]
+    fn times_outside_of_an_evaluation_are_not_kept() {
+        let records = records(&[]);
+        let inside = vec![(0, 0), (100, 105)];
+        assert_eq!(records.checked(inside.clone(), 100), Ok(inside));
+        for (times, begin) in [
+            (vec![(100, 105)], 101),
+            (vec![(105, 100)], 50),
+            (vec![(100, 1001)], 50),
+            (vec![(0, 0)], 50),
+        ] {
+            assert!(records.checked(times, begin).is_err());
+        }
+    }
 }

@@ -25,6 +25,7 @@ type Handle = *mut c_void;
     cuCtxGetCurrent(*mut Handle);
     cuCtxPushCurrent_v2(Handle);
     cuCtxPopCurrent_v2(*mut Handle);
+    cuCtxSynchronize();
     cuEventCreate(*mut Handle, u32);
     cuEventRecord(Handle, Handle);
     cuEventQuery(Handle);
@@ -152,21 +153,33 @@ impl Driver {
         self.context()
     }
 
+    /// Calls the driver in a context, which need not be that of this thread.
+    fn inside(&self, context: usize, call: impl FnOnce() -> c_int) -> bool {
+        let is_here = self.context() == Some(context);
+        // SAFETY: a context that the driver has told.
+        if !is_here && unsafe { (self.cuCtxPushCurrent_v2)(context as Handle) } != SUCCESS {
+            return false;
+        }
+        let result = call();
+        if !is_here {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: the one that was pushed.
+            unsafe { (self.cuCtxPopCurrent_v2)(&mut popped) };
+        }
+        result == SUCCESS
+    }
+
     /// Notes in a stream that everything before was computed.
     pub fn record(&self, event: Event, stream: *mut c_void) -> bool {
-        let is_here = self.context() == Some(event.context);
         // SAFETY: handles of the driver's own, of one context; the program's stream is live.
-        unsafe {
-            if !is_here && (self.cuCtxPushCurrent_v2)(event.context as Handle) != SUCCESS {
-                return false;
-            }
-            let result = (self.cuEventRecord)(event.handle as Handle, stream);
-            if !is_here {
-                let mut popped = std::ptr::null_mut();
-                (self.cuCtxPopCurrent_v2)(&mut popped);
-            }
-            result == SUCCESS
-        }
+        let record = || unsafe { (self.cuEventRecord)(event.handle as Handle, stream) };
+        self.inside(event.context, record)
+    }
+
+    /// Waits until the card has computed everything that a context was given.
+    pub fn wait_for_all(&self, context: usize) -> bool {
+        // SAFETY: waits for the context that is current.
+        self.inside(context, || unsafe { (self.cuCtxSynchronize)() })
     }
 
     pub fn reached(&self, event: Event) -> Reached {

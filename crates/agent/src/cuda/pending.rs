@@ -3,7 +3,13 @@
 //! Each is looked at when a later one of its stream begins, in order; what is known then is
 //! logged behind it. One that stays open for too long is given up.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use capture::{
     Recorder,
@@ -18,6 +24,7 @@ use super::{
     driver::Reached,
     experts::ReadBack,
 };
+use crate::process;
 
 /// Evaluations that may be open.
 const MOST: usize = 64;
@@ -54,11 +61,11 @@ impl Pending {
             }),
             _ => seen.span.into_iter().for_each(clock::drop_span),
         }
-        self.poll(recorder);
+        self.log_ended(recorder);
     }
 
-    /// Logs what the card has ended.
-    fn poll(&mut self, recorder: &mut Recorder) {
+    /// Logs what the card has ended by now.
+    pub fn log_ended(&mut self, recorder: &mut Recorder) {
         while let Some(open) = self.open.front() {
             let is_late = self.open.len() > MOST;
             let is_open = open.burst.is_some_and(bursts::is_open)
@@ -92,6 +99,24 @@ fn of_captures(read: Vec<ReadBack>, late: &[Late]) -> Vec<(ReadBack, Late)> {
     found.collect()
 }
 
+/// From the first kernel's begin to the last one's end.
+fn span_of(times: &[(u64, u64)]) -> Option<(u64, u64)> {
+    let measured = || times.iter().filter(|&&(begin, _)| begin != 0);
+    let begin = measured().map(|&(begin, _)| begin).min()?;
+    let end = measured().map(|&(_, end)| end).max()?;
+    Some((begin, end))
+}
+
+/// For the launcher, which says it to people; the first is enough.
+fn say_why_kernels_differ(reason: &str) {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    if !IS_SAID.swap(true, Ordering::Relaxed)
+        && let Some(process) = process::current()
+    {
+        process.note("kernels_differ", reason);
+    }
+}
+
 impl Open {
     fn log(self, recorder: &mut Recorder, is_ended: bool) {
         let mut measured = Measured::default();
@@ -116,23 +141,21 @@ impl Open {
         if let Some(records) = records {
             let joined = match (self.is_replayed, &self.launches) {
                 (true, Some(known)) => records.of_graph(known),
-                // Nobody saw that graph being recorded.
-                (true, None) => None,
+                (true, None) => Err("nobody saw the card's graph being recorded".to_owned()),
                 (false, _) => {
                     let (launches, times) = records.one_by_one(&self.nodes);
                     seen = Some(launches);
-                    Some(times)
+                    Ok(times)
                 }
             };
-            let is_inside = |times: &Vec<(u64, u64)>| {
-                let mut kernels = times.iter().filter(|&&(begin, _)| begin != 0);
-                kernels.all(|&(begin, end)| {
-                    begin >= self.logged.begin_nanos && begin <= end && end <= records.flushed_nanos
-                })
-            };
-            match joined.filter(|times| records.is_whole && is_inside(times)) {
-                Some(times) if !times.is_empty() => measured.kernels = times,
-                _ => {
+            match joined.and_then(|times| records.checked(times, self.logged.begin_nanos)) {
+                Ok(times) => {
+                    // Events count the wait for the launch, which is long while CUPTI is attached.
+                    measured.nanos = span_of(&times).or(measured.nanos);
+                    measured.kernels = times;
+                }
+                Err(reason) => {
+                    say_why_kernels_differ(&reason);
                     measured.flags |= flags::KERNELS_DIFFER;
                     seen = None;
                 }

@@ -12,7 +12,10 @@ use trace::{
     format::{EVAL_HEAD_WORDS, EVAL_TAIL_WORDS, RecordKind, flags},
 };
 
-use super::{GRAPHS_KEPT, GraphKey, KeptGraph, Recorder, fingerprint};
+use super::{
+    Recorder,
+    graphs::{GraphKey, KeptGraph, fingerprint},
+};
 use crate::{
     gather,
     known::{self, HostOf, KnownGraph, Late, OnDevice},
@@ -59,12 +62,14 @@ pub enum Launched<'a> {
 }
 
 /// What became of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Logged {
     /// Number of the evaluation in its stream.
     pub evaluation: u64,
-    pub template: u32,
     pub begin_nanos: u64,
+    template: u32,
+    /// The first node of each step: its graph may be forgotten when it was measured.
+    first_nodes: Arc<[u32]>,
 }
 
 impl Recorder {
@@ -150,8 +155,9 @@ impl Recorder {
         self.counts.tokens += tokens.map_or(0, |index| known.begin[index].elements() as u64);
         Some(Logged {
             evaluation: number,
-            template,
             begin_nanos: call.begin_nanos,
+            template,
+            first_nodes: known.first_nodes.clone(),
         })
     }
 
@@ -164,14 +170,7 @@ impl Recorder {
         seen: Option<&[Launch]>,
     ) -> bool {
         measured.evaluation = of.evaluation;
-        if let Some(seen) = seen {
-            let mut kept = self.graphs.iter();
-            match kept.position(|kept| kept.known.template == of.template) {
-                Some(index) => measured.launches = Some(self.launches_of(index, seen)),
-                // Its graph was forgotten meanwhile, and with it which node is in which step.
-                None => measured.kernels.clear(),
-            }
-        }
+        measured.launches = seen.map(|seen| self.launches_of(of.template, &of.first_nodes, seen));
         let words = measured.to_words(gather::encode);
         self.write_definitions() && self.append(RecordKind::Measured, &words)
     }
@@ -251,12 +250,12 @@ impl Recorder {
             uid: call.graph.uid(),
         };
         let has_number = call.graph.uid() != 0;
-        let known = self.graphs.iter().position(|kept| kept.key == key);
+        let known = self.graphs.find(self.current, |kept| kept.key == key);
         if let Some(index) = known.filter(|_| has_number) {
             return index;
         }
         let fingerprint = fingerprint(call.graph);
-        let equal = self.graphs.iter().position(|kept| {
+        let equal = self.graphs.find(self.current, |kept| {
             let is_here = matches!(kept.key, GraphKey::OnDevice { device: d, .. } if d == device);
             is_here && kept.fingerprint == fingerprint
         });
@@ -281,7 +280,7 @@ impl Recorder {
             &mut self.interner,
         );
         self.counts.templates = self.counts.templates.max(u64::from(known.template) + 1);
-        self.keep(KeptGraph {
+        self.graphs.keep(KeptGraph {
             key,
             known,
             fingerprint,
@@ -290,31 +289,20 @@ impl Recorder {
         })
     }
 
-    /// Keeps what is known of a graph; where.
-    pub(super) fn keep(&mut self, kept: KeptGraph) -> usize {
-        if self.graphs.len() < GRAPHS_KEPT {
-            self.graphs.push(kept);
-            return self.graphs.len() - 1;
-        }
-        let index = self.next_victim;
-        self.next_victim = (index + 1) % GRAPHS_KEPT;
-        self.graphs[index] = kept;
-        index
-    }
-
     /// From now on these are the kernels of the graph that was found last.
     fn keep_launches(&mut self, launches: &[Launch]) {
-        let number = self.launches_of(self.current, launches);
+        let known = &self.graphs[self.current].known;
+        let (template, first_nodes) = (known.template, known.first_nodes.clone());
+        let number = self.launches_of(template, &first_nodes, launches);
         let kept = &mut self.graphs[self.current];
         kept.launches = Some(number);
         kept.kernels = Some(launches.into());
     }
 
-    /// The number in the log of these kernels of a graph that is kept.
-    fn launches_of(&mut self, graph: usize, launches: &[Launch]) -> u32 {
-        let known = &self.graphs[graph].known;
+    /// The number in the log of these kernels of a graph, whose steps begin with these nodes.
+    fn launches_of(&mut self, template: u32, first_nodes: &[u32], launches: &[Launch]) -> u32 {
         let step_of = |node: u32| {
-            let after = known.first_nodes.partition_point(|&first| first <= node);
+            let after = first_nodes.partition_point(|&first| first <= node);
             after.checked_sub(1).map(|step| step as u32)
         };
         let interner = &mut self.interner;
@@ -326,7 +314,7 @@ impl Recorder {
             block: launch.block,
         });
         let all = Launches {
-            template: known.template,
+            template,
             kernels: kernels.collect(),
         };
         self.interner.launches(all)
