@@ -15,7 +15,10 @@ use std::collections::BTreeMap;
 use kernelio::card::CardCeiling;
 use reader::{Device, Seen, SeenCopy, Tensors, Times, device::PROCESSOR};
 use serde::{Deserialize, Serialize};
-use trace::{format::Phase, template::TensorKind};
+use trace::{
+    format::Phase,
+    template::{Direction, TensorKind},
+};
 
 use crate::{
     roofline::{
@@ -25,7 +28,7 @@ use crate::{
     traffic::{PHASES, works_on},
 };
 pub use copies::CopyRow;
-pub use memory::{HostPart, MemoryRow};
+pub use memory::{HostPart, HostRow, MemoryRow};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceResults {
@@ -34,6 +37,8 @@ pub struct DeviceResults {
     pub experts: ExpertsKnown,
     /// What the processor keeps of a model that devices compute.
     pub host: HostPart,
+    /// What lies in the host's memory.
+    pub host_memory: Vec<HostRow>,
     /// Passes by phase: the splits of one graph are one.
     pub passes: Vec<Passes>,
 }
@@ -105,8 +110,19 @@ pub struct DeviceClass {
     /// The part of `nanos` in executions of which is known what they touched, and what that was.
     pub counted_nanos: u64,
     pub weight_bytes: u64,
+    /// Of views of a KV cache the cells in use, as far as these are known.
     pub kv_bytes: u64,
     pub other_bytes: u64,
+    /// The other cells of these views: not in `kv_bytes`.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unused_kv_bytes: u64,
+    /// Of `kv_bytes`, views of which it is not known: all of their cells.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub whole_view_bytes: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl DeviceResults {
@@ -152,6 +168,25 @@ impl DevicePhase {
 }
 
 impl DeviceClass {
+    fn add_access(&mut self, seen: &Seen, at: usize, bytes: u64) {
+        let access = &seen.prepared.accesses[at];
+        let add = |sum: &mut u64, bytes| *sum = sum.saturating_add(bytes);
+        match access.kind {
+            TensorKind::Weight => add(&mut self.weight_bytes, bytes),
+            TensorKind::KvCache => {
+                let used = seen.used_bytes(at);
+                add(&mut self.kv_bytes, used.unwrap_or(bytes));
+                let is_view = access.direction == Direction::Read && access.index.is_none();
+                match used {
+                    Some(used) => add(&mut self.unused_kv_bytes, bytes.saturating_sub(used)),
+                    None if is_view => add(&mut self.whole_view_bytes, bytes),
+                    None => {}
+                }
+            }
+            TensorKind::Activation | TensorKind::Input => add(&mut self.other_bytes, bytes),
+        }
+    }
+
     /// `MUL_MAT q4_0 ffn`.
     pub fn name(&self) -> String {
         class_name(&self.op, self.weight_type.as_deref(), &self.component)
@@ -261,6 +296,7 @@ impl Accumulator {
             devices,
             experts: self.experts,
             host,
+            host_memory: memory::on_host(tensors),
             passes: passes.filter(|passes| passes.passes > 0).collect(),
         }
     }
@@ -318,12 +354,7 @@ impl OfDevice {
             }
             class.counted_nanos = class.counted_nanos.saturating_add(times.nanos);
             for at in step.first..step.end {
-                let sum = match seen.prepared.accesses[at].kind {
-                    TensorKind::Weight => &mut class.weight_bytes,
-                    TensorKind::KvCache => &mut class.kv_bytes,
-                    TensorKind::Activation | TensorKind::Input => &mut class.other_bytes,
-                };
-                *sum = sum.saturating_add(seen.traffic_of(at, bits).bytes);
+                class.add_access(seen, at, seen.traffic_of(at, bits).bytes);
             }
         }
     }

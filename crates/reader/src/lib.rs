@@ -10,6 +10,7 @@
 //! - [`tensors`]: what every tensor of the run is, by one rule;
 //! - [`prepared`]: a graph's template, worked out once: what each access touches, which
 //!   of them an index array decides; [`choices`]: what such arrays name;
+//! - `cells`: which cells of a KV cache on a device are in use;
 //! - [`device`]: what devices did: their kernels, when steps ran there, copies;
 //! - [`tables`]: the tables of a run and what their columns mean;
 //! - [`rows`]: the rows of these tables, whatever format they end up in;
@@ -22,6 +23,7 @@
 //! decide what an answer means, or write anything.
 
 pub mod audit;
+mod cells;
 pub mod choices;
 pub mod device;
 pub mod kernel;

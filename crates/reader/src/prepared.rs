@@ -27,6 +27,8 @@ pub struct Prepared {
     pub accesses: Vec<PreparedAccess>,
     /// Where experts are chosen.
     pub routers: Vec<Router>,
+    /// Of the accesses those to a KV cache.
+    pub kv: Vec<usize>,
     /// Of all accesses, each as often as it has elements.
     pub(crate) bytes: u64,
 }
@@ -147,6 +149,9 @@ impl Prepared {
                     index,
                 };
                 sums.add(&access, access.bytes);
+                if access.kind == TensorKind::KvCache {
+                    prepared.kv.push(prepared.accesses.len());
+                }
                 let elements = access.index.as_ref().map_or(1, |index| index.elements);
                 let all = access.bytes.saturating_mul(elements);
                 prepared.bytes = prepared.bytes.saturating_add(all);
@@ -166,6 +171,19 @@ impl Prepared {
             });
         }
         Ok(prepared)
+    }
+
+    /// Access `at` writes bytes that its step reads, too: what lies there is changed, nothing is
+    /// added.
+    pub(crate) fn is_in_place(&self, at: usize) -> bool {
+        let access = &self.accesses[at];
+        let step = &self.steps[access.step];
+        self.accesses[step.first..step.end].iter().any(|other| {
+            other.direction == Direction::Read
+                && (other.tensor, &other.unit) == (access.tensor, &access.unit)
+                && other.index.is_none()
+                && access.index.is_none()
+        })
     }
 }
 

@@ -20,6 +20,7 @@ use trace::{
 };
 
 use crate::{
+    cells::Cells,
     device::{Device, Kernel, SeenCopy},
     log::{Log, Stream, Visitor, Walked},
     prepared::Prepared,
@@ -84,6 +85,7 @@ struct Known {
     devices: Vec<Device>,
     /// The kernels of each of its launches.
     launches: Vec<Vec<Kernel>>,
+    cells: Cells,
 }
 
 impl Known {
@@ -132,17 +134,20 @@ impl Known {
                 self.has.token
             }
         };
+        let prepared = prepared.as_ref().map_err(String::as_str)?;
+        self.cells.evaluation(evaluation, prepared, tensors.all());
         let seen = Seen {
             eval,
             stream: self.stream,
             template: self.first.template + evaluation.template,
             first_token: self.first.token + token,
             evaluation,
-            prepared: prepared.as_ref().map_err(String::as_str)?,
+            prepared,
             tensors,
             definitions,
             kernels: kernels.map_or(&[], Vec::as_slice),
             graph: &definitions.templates[template],
+            cells: &self.cells,
         };
         let nanos = seen
             .longest_nanos()
@@ -182,6 +187,8 @@ impl Known {
         let tensor = self.tensors.get(copy.tensor as usize);
         let device = self.devices.get(copy.device as usize);
         let (tensor, device) = tensor.zip(device).ok_or("it is of nothing that is known")?;
+        self.cells
+            .copy(copy, *tensor, &tensors.all()[*tensor as usize]);
         Ok(SeenCopy {
             number: self.first.copy + number,
             eval,
@@ -297,12 +304,14 @@ impl Reading {
             found => found?,
         };
         let (mut first, mut bytes_before) = (Numbers::default(), 0);
+        let is_shared = numbers.len() > 1;
         for number in numbers {
             let stream = match self.streams.entry(number) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(StreamReading::open(&self.log, number)?),
             };
             stream.known.first = first;
+            stream.known.cells.is_shared = is_shared;
             let evals = &self.log.evals;
             let mut progress = |bytes| progress(bytes_before + bytes);
             stream.read(writer, evals, &mut self.tensors, visitor, &mut progress)?;

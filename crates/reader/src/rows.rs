@@ -316,7 +316,7 @@ pub fn indexed_access<'a>(access: &PreparedAccess, region: &Strided) -> [Cell<'a
 }
 
 /// Of [`crate::tables::ACCESSES`].
-pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>) -> [Cell<'a>; 23] {
+pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>) -> [Cell<'a>; 24] {
     let tensor = &seen.tensors.all()[of.prepared.tensor as usize];
     let fixed = fixed_access(executed.step, of.prepared, tensor);
     let [
@@ -360,6 +360,7 @@ pub fn access<'a>(seen: &Seen<'a>, executed: &Executed<'a>, of: &SeenAccess<'a>)
         strides,
         Cell::text_or_null(origin.map(|o| o.source.name())),
         Cell::int_or_null(origin.map(|o| o.waited_nanos)),
+        Cell::int_or_null(seen.used_bytes(of.at)),
     ]
 }
 

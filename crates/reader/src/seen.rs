@@ -9,6 +9,7 @@ use trace::{
 };
 
 use crate::{
+    cells::Cells,
     device::{Kernel, PROCESSOR, Times, kernel_times, step_times},
     prepared::{Prepared, PreparedAccess, PreparedStep, Sums},
     reading::MAX_SUM,
@@ -32,6 +33,7 @@ pub struct Seen<'a> {
     /// On a device: what it launched there, in this order; empty where that is not known.
     pub kernels: &'a [Kernel],
     pub(crate) graph: &'a Template,
+    pub(crate) cells: &'a Cells,
 }
 
 /// A step that was executed.
@@ -308,6 +310,18 @@ impl<'a> Seen<'a> {
             }
         }
         traffic
+    }
+
+    /// Of access `at` of the template, if it reads a view of a KV cache on a device: the bytes
+    /// of the cells in it that have been written, this evaluation's among them. `None` where a
+    /// write may have been missed.
+    pub fn used_bytes(&self, at: usize) -> Option<u64> {
+        let access = &self.prepared.accesses[at];
+        let is_read = access.direction == Direction::Read && access.kind == TensorKind::KvCache;
+        if !is_read || !self.is_on_device() {
+            return None;
+        }
+        self.cells.used_bytes(access)
     }
 
     /// Each choice of an expert, by layer, token and rank.

@@ -409,6 +409,10 @@ pub const ACCESSES: Table = Table {
             "waited_nanos",
             "what the computation waited for it, in a fed run",
         ),
+        int64_or_null(
+            "used_bytes",
+            "of a view of a KV cache that a device reads, those of cells that have been written; null elsewhere, and where a write may have been missed",
+        ),
     ],
 };
 

@@ -11,14 +11,15 @@ use reader::{
 };
 use testing::{
     device::{
-        DEVICE, DEVICE_NANOS, EXCLUSIVE_NANOS, KERNEL_NANOS, Measure, append_measured,
-        append_mixed, device_evaluation, graphs, measure_of, measured, mixed_evaluation,
+        CELL_BYTES, CELLS, DEVICE, DEVICE_NANOS, EXCLUSIVE_NANOS, KERNEL_NANOS, Measure,
+        append_measured, append_mixed, attention_evaluation, attention_graphs, attention_stream,
+        copy_before, device_evaluation, graphs, measure_of, measured, mixed_evaluation,
         mixed_stream,
     },
     log::{SEGMENT_BYTES, append, body, define, open},
 };
 use trace::{
-    device::Measured,
+    device::{Copy, Measured, Way},
     format::{RecordKind, flags},
     read::{ReadError, StreamEnd, Writer},
 };
@@ -275,4 +276,97 @@ fn times_that_cannot_be_are_damage() {
     let walked = Log::new(directory.path()).walk(&mut shown).unwrap();
     assert_eq!(shown, Shown::default());
     assert!(walked.damaged[0].contains("its times cannot be"));
+}
+
+/// Of each evaluation, what its attention reads of cells in use.
+#[derive(Default)]
+struct UsedBytes(Vec<Option<u64>>);
+
+impl Visitor for UsedBytes {
+    type Error = ReadError;
+
+    fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
+        let reads = seen.prepared.accesses.iter().enumerate();
+        let mut of_step =
+            reads.filter(|(_, access)| &*seen.prepared.steps[access.step].op == "FLASH_ATTN_EXT");
+        let (at, access) = of_step.next().unwrap();
+        assert_eq!(access.bytes, CELLS * CELL_BYTES, "the view has all cells");
+        self.0.push(seen.used_bytes(at));
+        for executed in seen.steps() {
+            seen.for_each_access(executed.number, |of| {
+                let [.., used] = rows::access(seen, &executed, &of);
+                let expected = seen.used_bytes(of.at).map_or(Cell::Null, Cell::int);
+                assert_eq!(used, expected);
+            });
+        }
+        Ok(())
+    }
+}
+
+fn used_bytes(log: &Path) -> Vec<Option<u64>> {
+    let mut used = UsedBytes::default();
+    Log::new(log).walk(&mut used).unwrap();
+    used.0
+}
+
+#[test]
+fn cells_of_a_cache_are_in_use_from_their_first_write() {
+    let directory = tempfile::tempdir().unwrap();
+    attention_stream(directory.path(), 0, 0..80);
+    let expected = (1..=80).map(|n| Some((2 * n).min(CELLS) * CELL_BYTES));
+    assert_eq!(used_bytes(directory.path()), expected.collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_is_in_use_for_certain_where_a_write_may_have_been_missed() {
+    // An evaluation that was lost.
+    let lost = tempfile::tempdir().unwrap();
+    attention_stream(lost.path(), 0, (0..10).filter(|&n| n != 6));
+    let used = used_bytes(lost.path());
+    assert_eq!(
+        used.iter().map(Option::is_some).collect::<Vec<_>>(),
+        [[true; 6].as_slice(), &[false; 3]].concat()
+    );
+    // Two threads, which may share a cache.
+    let shared = tempfile::tempdir().unwrap();
+    attention_stream(shared.path(), 0, 0..3);
+    attention_stream(shared.path(), 1, 0..3);
+    assert_eq!(used_bytes(shared.path()), [None; 6]);
+}
+
+/// Evaluation 0, a copy to or from cells 2 to 49, and an evaluation that sets the two behind
+/// them.
+fn used_after_a_copy(way: Option<Way>) -> Option<u64> {
+    let directory = tempfile::tempdir().unwrap();
+    let (definitions, [_, template]) = attention_graphs();
+    let (_status, log, mut appender) = open(directory.path(), SEGMENT_BYTES);
+    assert!(define(&mut appender, &definitions));
+    let words = body(&template, &attention_evaluation(0));
+    assert!(append(&mut appender, RecordKind::Evaluation, &words));
+    if let Some(way) = way {
+        let copy = Copy {
+            tensor: 1,
+            way,
+            tensor_offset: 2 * CELL_BYTES,
+            bytes: 48 * CELL_BYTES,
+            ..copy_before(1)
+        };
+        assert!(append(&mut appender, RecordKind::Copy, &copy.to_words()));
+    }
+    let mut later = attention_evaluation(1);
+    later.captures[2] = vec![50, 51];
+    let words = body(&template, &later);
+    assert!(append(&mut appender, RecordKind::Evaluation, &words));
+    log.finish(appender).unwrap();
+    used_bytes(directory.path())[1]
+}
+
+#[test]
+fn cells_that_the_host_restores_are_in_use() {
+    let all = Some(52 * CELL_BYTES);
+    assert_eq!(used_after_a_copy(Some(Way::HostToDevice)), all);
+    // Cells are given out in their order: somebody has written those between.
+    assert_eq!(used_after_a_copy(None), None);
+    assert_eq!(used_after_a_copy(Some(Way::DeviceToHost)), None);
+    assert_eq!(used_after_a_copy(Some(Way::DeviceToDevice)), None);
 }

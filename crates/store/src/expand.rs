@@ -37,6 +37,7 @@ struct Positions {
     token: usize,
     source: usize,
     waited: usize,
+    used: usize,
     node_eval: usize,
     node_begin: usize,
     kernel_eval: usize,
@@ -59,6 +60,7 @@ impl Expander {
                 token: ACCESSES.position("token"),
                 source: ACCESSES.position("source"),
                 waited: ACCESSES.position("waited_nanos"),
+                used: ACCESSES.position("used_bytes"),
                 node_eval: NODES.position("eval"),
                 node_begin: NODES.position("begin_nanos"),
                 kernel_eval: KERNELS.position("eval"),
@@ -191,13 +193,30 @@ impl Expander {
             let to = &mut self.accesses.dictionary(position).rows;
             to.extend_from_slice(&column[range.clone()]);
         }
+        let first = self.accesses.rows;
         self.accesses.rows += range.len();
+        self.used(of, range.clone(), first);
         for position in [self.positions.expert, self.positions.token] {
             let rows = self.accesses.rows;
             self.accesses.dictionary(position).rows.resize(rows, NULL);
         }
         if of.evaluation.origins.is_some() {
             range.for_each(|at| self.origin(of.origin_of(at, None, true), texts));
+        }
+    }
+
+    /// What is used of the views of a KV cache among rows that begin with row `first`.
+    fn used(&mut self, of: &Seen, range: std::ops::Range<usize>, first: usize) {
+        let rows = self.accesses.rows;
+        let column = self.accesses.dictionary(self.positions.used);
+        column.rows.resize(rows, NULL);
+        let kv = &of.prepared.kv;
+        let from = kv.partition_point(|&at| at < range.start);
+        for &at in kv[from..].iter().take_while(|&&at| at < range.end) {
+            if let Some(bytes) = of.used_bytes(at) {
+                let number = column.number(bytes as i64);
+                column.rows[first + at - range.start] = number;
+            }
         }
     }
 
@@ -219,7 +238,11 @@ impl Expander {
             let number = column.number(value);
             column.rows.resize(rows, number);
         }
-        for position in [self.positions.source, self.positions.waited] {
+        for position in [
+            self.positions.source,
+            self.positions.waited,
+            self.positions.used,
+        ] {
             self.accesses.dictionary(position).rows.resize(rows, NULL);
         }
     }
@@ -290,7 +313,9 @@ impl Expander {
             let origin = of.origin_of(seen.at, seen.access.expert, seen.is_first);
             self.origin(origin, texts);
         }
+        let first = self.accesses.rows;
         self.accesses.rows += 1;
+        self.used(of, seen.at..seen.at + 1, first);
         bytes
     }
 }

