@@ -10,23 +10,28 @@
 //! meanwhile. So they are taken as shares of that time. Where they stand for much less of it
 //! (more than two samples, and more than a tenth, are missing), the rest is not explained.
 //!
+//! Where devices compute, the time in which one does is a part of its own, and so are the copies
+//! and the calls that hand work to a device outside of it ([`DeviceTime`]); all of the above is
+//! then said of the times in which the processor computes nodes and no device does.
+//!
 //! Without that record an evaluation is waiting for the disk (where faults and requests were
 //! recorded, or weights were fed) and computing.
 
+mod bytes;
+mod devices;
 mod functions;
 
 use std::collections::{BTreeMap, HashMap};
 
 use kernelio::kernel_log::machine::MachineSample;
-use reader::{
-    Seen, Visitor,
-    kernel::{Activity, Cpu, Timeline},
-};
+use reader::kernel::{Activity, Cpu, Timeline};
 use serde::{Deserialize, Serialize};
-use trace::{format::Phase, read::ReadError};
+use trace::format::Phase;
 
 use crate::{traffic::PHASES, underneath::intervals::Union};
 
+pub use bytes::Bytes;
+pub use devices::DeviceTime;
 pub use functions::FunctionTime;
 
 /// A pause between evaluations that is longer is nobody's work: a server waits for requests.
@@ -39,38 +44,6 @@ const MIN_THREAD_SHARE: f64 = 0.02;
 /// the share of its time, where it is switched so often that the kernel samples less.
 const MAX_UNSEEN_SAMPLES: f64 = 2.0;
 const MAX_UNSEEN_SHARE: f64 = 0.1;
-
-/// What was read of weights and KV cache in each phase, and what fed weights were waited for.
-#[derive(Debug, Default)]
-pub struct Bytes {
-    by_phase: HashMap<Phase, (u64, u64)>,
-    threads: HashMap<Phase, u16>,
-}
-
-impl Bytes {
-    /// Most threads that computed an evaluation of each phase, by its name.
-    pub fn threads(&self) -> Vec<(String, u32)> {
-        let known = |phase: &Phase| {
-            let threads = *self.threads.get(phase)?;
-            (threads > 0).then(|| (phase.name().to_owned(), u32::from(threads)))
-        };
-        PHASES.iter().filter_map(known).collect()
-    }
-}
-
-impl Visitor for Bytes {
-    type Error = ReadError;
-
-    fn evaluation(&mut self, seen: &Seen) -> Result<(), ReadError> {
-        let sums = seen.sums();
-        let (bytes, waited) = self.by_phase.entry(seen.evaluation.phase).or_default();
-        *bytes = bytes.saturating_add(sums.weight_bytes.saturating_add(sums.kv_bytes));
-        *waited = waited.saturating_add(seen.waited_nanos().unwrap_or(0));
-        let threads = self.threads.entry(seen.evaluation.phase).or_default();
-        *threads = seen.evaluation.threads.max(*threads);
-        Ok(())
-    }
-}
 
 /// What the stack is made from.
 #[derive(Clone, Copy)]
@@ -98,7 +71,7 @@ pub struct PhaseTime {
     pub nanos: u64,
     /// Pauses in which nobody asked for anything; not in `nanos`.
     pub idle_nanos: u64,
-    /// Weights and KV cache that were read.
+    /// Weights and KV cache that the processor read.
     pub bytes: u64,
     /// Computing for as long as memory takes to give these bytes; with `below_wall` all of
     /// computing. `None` where memory's speed is not known; then all is `below_wall`.
@@ -137,6 +110,9 @@ pub struct PhaseTime {
     pub unnamed_share: f64,
     /// What `not_running` and `other_threads` are made of.
     pub threads: Option<ThreadTimes>,
+    /// Where devices compute; the parts above are of the rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceTime>,
 }
 
 impl PhaseTime {
@@ -155,8 +131,10 @@ impl PhaseTime {
             ("between evaluations", Some(self.host)),
             ("not explained", self.unexplained),
         ];
+        let of_device = self.device.as_ref().map(DeviceTime::parts);
+        let parts = of_device.into_iter().flatten().chain(parts);
         let known = |(name, nanos): (&'static str, Option<u64>)| Some((name, nanos?));
-        parts.into_iter().filter_map(known).collect()
+        parts.filter_map(known).collect()
     }
 }
 
@@ -209,7 +187,7 @@ impl Inputs<'_> {
             phase: phase.name().to_owned(),
             ..PhaseTime::default()
         };
-        let mut windows = Vec::new();
+        let (mut windows, mut pauses) = (Vec::new(), Vec::new());
         for (at, span) in spans.iter().enumerate() {
             if span.phase != phase {
                 continue;
@@ -222,7 +200,10 @@ impl Inputs<'_> {
             let pause = next.map_or(0, |next| next.saturating_sub(span.end_nanos));
             match pause > IDLE_NANOS {
                 true => time.idle_nanos = time.idle_nanos.saturating_add(pause),
-                false => time.host += pause,
+                false => {
+                    time.host += pause;
+                    pauses.push((span.end_nanos, span.end_nanos.saturating_add(pause)));
+                }
             }
         }
         let windows = Union::of(windows);
@@ -231,6 +212,16 @@ impl Inputs<'_> {
             return None;
         }
         time.nanos = inside + time.host;
+        let (windows, inside) = match self.bytes.devices.of(phase, &windows, pauses) {
+            Some((device, processor)) => {
+                let inside = processor.nanos();
+                let known = inside.saturating_add(device.nanos());
+                time.host = time.nanos.saturating_sub(known);
+                time.device = Some(device);
+                (processor, inside)
+            }
+            None => (windows, inside),
+        };
         let (bytes, fed) = self.bytes.by_phase.get(&phase).copied().unwrap_or_default();
         time.bytes = bytes;
         let computing = match self.cpu {
@@ -396,6 +387,8 @@ impl<'a> Threads<'a> {
         let is_inside = |nanos: u64| {
             let span = timeline.span_at(nanos);
             span.is_some_and(|span| span.phase.name() == phase)
+                // While a device computes, threads wait for it.
+                && windows.within(nanos.saturating_sub(1), nanos.saturating_add(1)) > 0
         };
         for sample in &cpu.samples {
             if is_inside(sample.nanos) {

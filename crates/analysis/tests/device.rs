@@ -5,11 +5,15 @@ use analysis::{
     findings,
     reading::Reading,
     sequence::Sequence,
+    time_stack::{self, Bytes},
     traffic::DeviceSum,
 };
 use kernelio::card::{CardCeiling, CardRate, Quantity};
-use reader::{Log, summary::summarise};
-use testing::device::{DESCRIPTION, DEVICE, EXCLUSIVE_NANOS, MEMORY_BYTES, mixed_stream};
+use reader::{Log, kernel::Timeline, summary::summarise};
+use testing::device::{
+    ATTENTION_NANOS, CELL_BYTES, CELLS, DESCRIPTION, DEVICE, EXCLUSIVE_NANOS, MEMORY_BYTES,
+    attention_stream, mixed_stream,
+};
 use trace::read::StreamEnd;
 
 /// Ten evaluations on the processor, and thirty on the device: ten of them with times of
@@ -167,4 +171,82 @@ fn nothing_is_said_that_needs_experts_which_nobody_knows() {
     for needs_all in ["never read", "hottest 10", "distinct bytes", "in nodes,"] {
         assert!(!has(needs_all), "{needs_all}: {texts:#?}");
     }
+}
+
+#[test]
+fn bandwidth_of_attention_is_that_of_cells_in_use() {
+    let directory = tempfile::tempdir().unwrap();
+    attention_stream(directory.path(), 0, 0..16);
+    let mut reading = Reading::new(Options::default());
+    let walked = Log::new(directory.path()).walk(&mut reading).unwrap();
+    let (facts, _) = reading.finish(&walked.tensors, &Model::default());
+    let classes = &facts.devices.devices[0].classes;
+    let of_phase = |phase: &str| {
+        let mut found = classes.iter().filter(|class| class.op == "FLASH_ATTN_EXT");
+        found.find(|class| class.phase == phase).unwrap()
+    };
+    // Two cells more in each evaluation, the first of which is a prompt.
+    assert_eq!(of_phase("prompt").kv_bytes, 2 * CELL_BYTES);
+    let generate = of_phase("generate");
+    let used: u64 = (2..=16).map(|n| 2 * n * CELL_BYTES).sum();
+    assert_eq!((generate.kv_bytes, generate.whole_view_bytes), (used, 0));
+    assert_eq!(generate.unused_kv_bytes, 15 * CELLS * CELL_BYTES - used);
+    let rate = used as f64 * 1e9 / (15 * ATTENTION_NANOS) as f64;
+    assert_eq!(generate.bytes_per_second(), Some(rate));
+    let said = findings::devices(&facts, &[]);
+    let said: Vec<&str> = said.iter().map(|finding| &*finding.text).collect();
+    let expected = "of the KV cache the cells in use are counted, 28.1 % of those it was given";
+    assert!(said.iter().any(|text| text.contains(expected)), "{said:#?}");
+    // A tenth of a microsecond in each evaluation of two tokens.
+    let expected = "between 6 kernels; that costs a token at most 0 µs";
+    assert!(said.iter().any(|text| text.contains(expected)), "{said:#?}");
+}
+
+#[test]
+fn every_moment_of_a_phase_is_one_thing_only() {
+    let directory = tempfile::tempdir().unwrap();
+    mixed_stream(directory.path(), 0, 40, StreamEnd::Closed);
+    let mut bytes = Bytes::default();
+    Log::new(directory.path()).walk(&mut bytes).unwrap();
+    let timeline = Timeline::read(directory.path()).unwrap();
+    let times = time_stack::stacks(&time_stack::Inputs {
+        timeline: &timeline,
+        bytes: &bytes,
+        disk: None,
+        reads: None,
+        cpu: None,
+        memory_ceiling: None,
+    });
+    let [prompt, generate] = &times[..] else {
+        panic!("{times:?}");
+    };
+    assert_eq!(prompt.device, None, "the processor's alone");
+    let device = generate.device.as_ref().unwrap();
+    assert_eq!((device.evaluations, device.untimed), (30, 10));
+    // Ten were watched, and ten more of the same graph took as long.
+    let ran: u64 = EXCLUSIVE_NANOS.iter().sum();
+    assert_eq!((device.measured, device.kernels), (10, 20 * ran));
+    assert_eq!(device.kernels + device.gaps, 20 * 3_500);
+    assert_eq!(device.unsplit, 0);
+    // One before each evaluation on the device; the first is in the prompt's time.
+    assert_eq!((device.copy_calls, device.copies), (29, 29 * 100));
+    assert_eq!(device.to_device_bytes, 29 * 256);
+    // What devices do only after the call has returned, and all of those that nobody timed.
+    assert_eq!(device.launching, 30 * 500);
+    assert_eq!(
+        generate.below_wall,
+        9 * 4_500,
+        "the processor's evaluations"
+    );
+    let known = device.nanos() + generate.below_wall;
+    assert_eq!(generate.nanos, 38 * 10_000 + 500);
+    assert_eq!(generate.host, generate.nanos - known);
+    let parts: u64 = generate.parts().iter().map(|(_, nanos)| nanos).sum();
+    assert_eq!(parts, generate.nanos);
+    // What a device reads does not come out of the host's memory.
+    let (facts, ..) = facts();
+    let of_processor = facts.traffic.devices.iter();
+    let mut of_processor = of_processor.filter(|sum| sum.device == "CPU");
+    let sum = of_processor.find(|sum| sum.phase == "generate").unwrap();
+    assert_eq!(generate.bytes, sum.weight_bytes + sum.kv_bytes);
 }

@@ -66,7 +66,7 @@ pub fn diagnose(inputs: &Inputs, rules: &RuleSet, imported: &[Subject]) -> Diagn
     let stacks = inputs
         .times
         .iter()
-        .map(|time| PhaseStack::of(time, ceiling));
+        .map(|time| PhaseStack::of_devices(time, ceiling, &inputs.facts.devices));
     let mut phases: Vec<PhaseStack> = stacks.collect();
     let mut subjects = metrics::subjects(inputs, &phases);
     subjects.extend_from_slice(imported);
@@ -146,7 +146,13 @@ fn verdict(phase: &PhaseStack, diagnosis: &Diagnosis) -> String {
                 .to_owned()
         }
         (None, Some(_)) => "no rule found a cause; it computes below memory's speed".to_owned(),
-        (None, None) => "no rule found a cause".to_owned(),
+        (None, None) => match number("stack.device") {
+            Some(share) => format!(
+                "no rule found a cause; the device was at work {:.0} % of the time",
+                share * 100.0
+            ),
+            None => "no rule found a cause".to_owned(),
+        },
     };
     match rate {
         Some((_, sentence)) => format!("{lead}; {sentence}"),

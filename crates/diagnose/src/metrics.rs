@@ -14,8 +14,10 @@ use kernelio::compute::ComputeCeiling;
 use rules::{Metric, Metrics, Subject, Unit};
 use rundir::metadata::Metadata;
 
-use crate::stack::PhaseStack;
+use crate::stack::{KERNELS, PhaseStack};
 
+mod devices;
+mod memory;
 mod products;
 
 /// What memory gives to threads, in bytes a second.
@@ -49,8 +51,8 @@ pub struct Inputs<'a> {
     pub more: &'a [Subject],
 }
 
-/// Of what a plain sum over memory reads: seen of a dense model of 276 MB in q8_0, two threads.
-const REACHED_OF_MEMORY: f64 = 0.88;
+/// Of a phase's time, from which the processor's memory is worth a number beside a device.
+const NOTABLE_COMPUTING: f64 = 0.02;
 
 const CPU_QUERY: &str =
     "SELECT activity, sum(sampled_nanos) FROM samples WHERE phase = '{phase}' GROUP BY activity";
@@ -100,6 +102,7 @@ impl Of<'_> {
         self.operations();
         self.settings();
         self.machine();
+        self.devices();
         self.products();
         let name = self.stack.name.clone();
         let more = self.inputs.more.iter();
@@ -126,7 +129,9 @@ impl Of<'_> {
 
     fn stack(&mut self) {
         self.metrics.text("phase", &self.stack.name, None);
-        for part in self.stack.stack.clone() {
+        let parts = self.stack.stack.clone().into_iter();
+        // These are one number here.
+        for part in parts.filter(|part| !part.name.starts_with(KERNELS)) {
             let source = match part.name.as_str() {
                 "preempted" | "throttled" | "stolen" => OFF_QUERY,
                 "host" | "in_operations" => EVALS_QUERY,
@@ -266,37 +271,13 @@ impl Of<'_> {
         let computing = self.stack.share("at_wall").unwrap_or(0.0)
             + self.stack.share("below_wall").unwrap_or(0.0)
             + self.stack.share("in_operations").unwrap_or(0.0);
-        let seconds = computing * self.stack.nanos as f64 / 1e9;
-        let rate = (weights + kv) / seconds.max(1e-9);
-        self.put(
-            "memory.bytes_per_second",
-            Unit::BytesPerSecond,
-            rate,
-            BYTES_QUERY,
-        );
-        let ceilings = &self.inputs.ceilings;
-        let measured = "tensorscope bench ceilings";
-        self.put_known(
-            "memory.ceiling",
-            Unit::BytesPerSecond,
-            ceilings.memory,
-            measured,
-        );
-        self.put_known(
-            "memory.ceiling_all",
-            Unit::BytesPerSecond,
-            ceilings.memory_all,
-            measured,
-        );
-        if let Some(ceiling) = ceilings.memory {
-            let share = rate / ceiling.max(1) as f64;
-            self.put("memory.share", Unit::Share, share, BYTES_QUERY);
-        }
-        if let Some(ceiling) = ceilings.memory_all {
-            // No kernel of llama.cpp reads as fast as a plain sum.
-            let nanos = (weights + kv) * 1e9 / (ceiling.max(1) as f64 * REACHED_OF_MEMORY);
-            let share = nanos / self.stack.nanos.max(1) as f64;
-            self.put("memory.least_share", Unit::Share, share, BYTES_QUERY);
+        // Beside a device what the processor reads, if it computes at all.
+        let read = match &self.time.device {
+            None => Some(weights + kv),
+            Some(_) => (computing >= NOTABLE_COMPUTING).then_some(self.time.bytes as f64),
+        };
+        if let Some(read) = read {
+            self.speed_of_memory(read, computing);
         }
         if let Some(nanos) = self.inputs.fed_nanos_per_token {
             let source = "tensorscope plan RUN --memory SIZE";

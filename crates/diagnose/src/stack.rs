@@ -1,6 +1,6 @@
 //! The time of a token as a stack: parts that add up, each a share of it.
 
-use analysis::time_stack::PhaseTime;
+use analysis::{devices::DeviceResults, time_stack::PhaseTime};
 use imports::calls::category;
 use serde::{Deserialize, Serialize};
 
@@ -75,14 +75,53 @@ pub const PARTS: [(&str, &str); 12] = [
     ("unexplained", "not explained"),
 ];
 
+/// Parts of the time of runs in which devices compute; they come before those of [`PARTS`],
+/// which are then of the time in which no device does. Kernels have a part for each of the
+/// classes of nodes that take longest, [`KERNELS`] with a number.
+pub const DEVICE_PARTS: [(&str, &str); 6] = [
+    (KERNELS, "kernels of the device"),
+    ("device_gaps", "gaps between kernels of the device"),
+    (
+        "device_unsplit",
+        "on the device: kernels and gaps, not timed apart",
+    ),
+    ("copies", "copies between host and device"),
+    (
+        "device_waits",
+        "copies between host and device, or waiting for the device",
+    ),
+    ("launching", "handing work to the device"),
+];
+
+pub const KERNELS: &str = "device_kernels";
+/// Classes of nodes that have a part of their own.
+const MAX_CLASSES: usize = 4;
+
 impl PhaseStack {
+    /// The same of a run in which devices compute: kernels by class of node.
+    pub fn of_devices(
+        time: &PhaseTime,
+        memory_ceiling: Option<u64>,
+        devices: &DeviceResults,
+    ) -> PhaseStack {
+        let mut stack = PhaseStack::of(time, memory_ceiling);
+        let kernels = stack.stack.iter().position(|part| part.name == KERNELS);
+        if let Some(at) = kernels {
+            let whole = stack.stack.remove(at);
+            let parts = by_class(&whole, &time.phase, devices);
+            stack.stack.splice(at..at, parts);
+        }
+        stack
+    }
+
     /// `memory_ceiling`: bytes a second that memory gives to the threads of the run.
     pub fn of(time: &PhaseTime, memory_ceiling: Option<u64>) -> PhaseStack {
         let mut parts = Vec::new();
         let whole = time.nanos.max(1) as f64;
         let tokens = time.tokens.max(1) as f64;
         let mut put = |name: &str, nanos: u64| {
-            let title = PARTS.iter().find(|(known, _)| *known == name);
+            let mut known = PARTS.iter().chain(&DEVICE_PARTS);
+            let title = known.find(|(known, _)| *known == name);
             parts.push(Part {
                 name: name.to_owned(),
                 title: title.map_or(name, |(_, title)| title).to_owned(),
@@ -90,6 +129,16 @@ impl PhaseStack {
                 nanos: nanos as f64 / tokens,
             });
         };
+        if let Some(device) = &time.device {
+            put(KERNELS, device.kernels);
+            put("device_gaps", device.gaps);
+            put("device_unsplit", device.unsplit);
+            match device.untimed {
+                0 => put("copies", device.copies),
+                _ => put("device_waits", device.copies),
+            }
+            put("launching", device.launching);
+        }
         let computing = time.at_wall.unwrap_or(0) + time.below_wall;
         let is_watched = time.not_running.is_some() || time.unexplained.is_some();
         let at_wall = memory_ceiling.map(|ceiling| at_wall(time.bytes, ceiling, computing));
@@ -143,6 +192,38 @@ impl PhaseStack {
             .find(|part| part.name == name)
             .map(|p| p.share)
     }
+}
+
+/// A part for each of the classes that take longest, by what they took where that was timed.
+fn by_class(whole: &Part, phase: &str, devices: &DeviceResults) -> Vec<Part> {
+    let mut classes: Vec<(String, u64)> = Vec::new();
+    let all = devices.devices.iter().flat_map(|device| &device.classes);
+    for class in all.filter(|class| class.phase == phase) {
+        let name = class.name();
+        match classes.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, nanos)) => *nanos = nanos.saturating_add(class.nanos),
+            None => classes.push((name, class.nanos)),
+        }
+    }
+    classes.sort_by_key(|&(_, nanos)| std::cmp::Reverse(nanos));
+    let sum: f64 = classes.iter().map(|&(_, nanos)| nanos as f64).sum();
+    if sum == 0.0 {
+        return vec![whole.clone()];
+    }
+    let others = classes.split_off(classes.len().min(MAX_CLASSES));
+    let others = others.iter().map(|&(_, nanos)| nanos).sum::<u64>();
+    let named = classes
+        .into_iter()
+        .map(|(name, nanos)| (format!("kernels of the device: {name}"), nanos));
+    let all = named.chain([("kernels of the device: all others".to_owned(), others)]);
+    let parts = (1..).zip(all).filter(|(_, (_, nanos))| *nanos > 0);
+    let part = |(number, (title, nanos)): (usize, (String, u64))| Part {
+        name: format!("{KERNELS}_{number}"),
+        title,
+        share: whole.share * nanos as f64 / sum,
+        nanos: whole.nanos * nanos as f64 / sum,
+    };
+    parts.map(part).collect()
 }
 
 fn system_calls(time: &PhaseTime) -> Vec<CallShare> {

@@ -147,6 +147,22 @@ pub const TIME_PARTS: &[(&str, &str)] = &[
     ("unexplained", "activation"),
 ];
 
+/// Those of a phase in which devices compute; some colours are of parts that such runs hardly
+/// have.
+const DEVICE_TIME_PARTS: &[(&str, &str)] = &[
+    ("device_kernels_1", "router"),
+    ("device_kernels_2", "ffn"),
+    ("device_kernels_3", "embedding"),
+    ("device_kernels_4", "ssm"),
+    ("device_kernels_5", "input"),
+    ("device_kernels", "router"),
+    ("device_gaps", "output"),
+    ("device_unsplit", "ffn"),
+    ("copies", "expert"),
+    ("device_waits", "expert"),
+    ("launching", "shared_expert"),
+];
+
 impl Category {
     pub fn all() -> impl Iterator<Item = Category> {
         (0..CATEGORIES.len() as u8).map(Category)
@@ -169,9 +185,10 @@ impl Category {
         Category::of(known.map_or("other", |(_, category)| category))
     }
 
-    /// Of one of [`TIME_PARTS`].
+    /// Of one of [`TIME_PARTS`], or of a device's.
     pub fn of_time_part(name: &str) -> Category {
-        let known = TIME_PARTS.iter().find(|(known, _)| *known == name);
+        let mut parts = TIME_PARTS.iter().chain(DEVICE_TIME_PARTS);
+        let known = parts.find(|(known, _)| *known == name);
         Category::of(known.map_or("other", |(_, category)| category))
     }
 
@@ -368,6 +385,13 @@ mod tests {
             let colour = Category::of_time_part(part);
             assert!(!used.contains(&colour), "{part} is {}", colour.name());
             used.push(colour);
+        }
+        for (part, _) in diagnose::stack::DEVICE_PARTS {
+            assert_ne!(
+                Category::of_time_part(part),
+                Category::of("other"),
+                "{part}"
+            );
         }
     }
 }

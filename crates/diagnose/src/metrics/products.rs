@@ -15,7 +15,9 @@ const MAX_BATCH: f64 = 512.0;
 impl Of<'_> {
     /// After threads, processors and the model's types are known.
     pub(super) fn products(&mut self) {
-        let Some(compute) = &self.inputs.ceilings.compute else {
+        // A pass is the processor's alone.
+        let compute = self.inputs.ceilings.compute.as_ref();
+        let Some(compute) = compute.filter(|_| self.time.device.is_none()) else {
             return;
         };
         let number = |name: &str| self.number(name);

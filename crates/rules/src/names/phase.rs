@@ -40,8 +40,67 @@ pub const PHASE: &[Name] = &[
     ("stack.throttled", "… because of a quota"),
     ("stack.stolen", "… because of the hypervisor"),
     ("stack.not_running", "… all three"),
+    (
+        "stack.device",
+        "… a device at work: kernels, and the gaps between them",
+    ),
+    ("stack.device_kernels", "… kernels of a device"),
+    (
+        "stack.device_gaps",
+        "… a device that has work, and runs no kernel",
+    ),
+    (
+        "stack.device_unsplit",
+        "… one of these two, where kernels were not timed",
+    ),
+    (
+        "stack.copies",
+        "… copying between host and device, while neither computes",
+    ),
+    (
+        "stack.device_waits",
+        "… the same, where it may be waiting for a device whose time was not measured",
+    ),
+    (
+        "stack.launching",
+        "… in calls that hand work to a device that does none",
+    ),
+    (
+        "stack.processor",
+        "… the processor at its nodes, while no device is at work; only of runs with devices",
+    ),
     ("stack.host", "… between evaluations"),
     ("stack.unexplained", "… not seen"),
+    ("has_devices", "whether devices computed a part of it"),
+    (
+        "device.gaps",
+        "of the time in which a device is at work: no kernel runs",
+    ),
+    (
+        "device.splits",
+        "parts of a pass's graph that devices compute, in the mean",
+    ),
+    (
+        "device.kernels",
+        "of an evaluation on a device, in the mean",
+    ),
+    (
+        "device.mean_kernel_nanos",
+        "how long one of them has the device for itself, in the mean",
+    ),
+    (
+        "processor.bytes_per_token",
+        "weights and KV cache that the processor reads beside a device",
+    ),
+    ("copies.calls_per_token", "between host and device"),
+    (
+        "copies.bytes_per_token",
+        "between host and device, both ways",
+    ),
+    (
+        "offload.flag",
+        "of llama.cpp, for what of the processor's part the device has room for",
+    ),
     ("threads", "that computed"),
     (
         "threads.imbalance",
