@@ -7,6 +7,7 @@ import { join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Bench } from './harness.mjs';
 import * as dense from './facts/dense.mjs';
+import * as devices from './facts/devices.mjs';
 import * as exporting from './facts/exporting.mjs';
 import * as filters from './facts/filters.mjs';
 import * as kernel from './facts/kernel.mjs';
@@ -39,7 +40,7 @@ const runs = {
 };
 await bench.start();
 const server = await bench.serve(runs.moe, runs.dense, runs.other, runs.long);
-for (const section of [views, dense, filters, links, keyboard, exporting, why, kernel, security, report, model, speed, live]) {
+for (const section of [views, dense, devices, filters, links, keyboard, exporting, why, kernel, security, report, model, speed, live]) {
   await section.facts(bench, server, runs);
 }
 await bench.end();

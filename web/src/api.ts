@@ -19,6 +19,7 @@ import type {
   HeatmapHeader,
   Info,
   Located,
+  LanesHeader,
   MapHeader,
   MarksHeader,
   NodesHeader,
@@ -141,6 +142,10 @@ export class Api {
     slot = 'nodes',
   ): Promise<Raster<NodesHeader>> {
     return this.raster(this.of('nodes'), query, slot, filter);
+  }
+  /** Processor, devices and copies over time. */
+  lanes(query: { t0: number; t1: number; w: number }, filter: Filter, slot = 'lanes'): Promise<Raster<LanesHeader>> {
+    return this.raster(this.of('lanes'), query, slot, filter);
   }
   map(query: { cells: number; metric: string; at?: number }, filter: Filter, slot = 'map'): Promise<Raster<MapHeader>> {
     return this.raster(this.of('map'), query, slot, filter);

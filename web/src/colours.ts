@@ -28,7 +28,7 @@ export interface Colours {
   grid: string;
   line: string;
   accent: string;
-  /** Page faults, and reads from the disk, over other colours. */
+  /** Page faults, and where no kernel ran; reads from the disk; over other colours. */
   fault: string;
   disk: string;
   /** Sequential, for counts and bytes. */

@@ -36,7 +36,7 @@ export class EvalIndex {
         this.fine = await this.api.evals({ from: Math.max(0, from - 500), to: to + 500, max: MOST }, 'evals');
       }
     }
-    const seen = this.between(t0, t1);
+    const seen = batchesOf(this.between(t0, t1));
     const first = seen[0];
     const last = seen.at(-1);
     if (!first || !last || seen.length > MAX_TEXTS) return;
@@ -80,6 +80,27 @@ export class EvalIndex {
       ? fine
       : this.coarse;
   }
+}
+
+/** An evaluation with the parts of its graph that follow it: they compute the same tokens. */
+export interface Batch extends EvalBrief {
+  lastEval: number;
+}
+
+export function batchesOf(evals: readonly EvalBrief[]): Batch[] {
+  const batches: Batch[] = [];
+  for (const one of evals) {
+    const last = batches.at(-1);
+    if (last && one.tokens > 0 && last.first_token === one.first_token && last.tokens === one.tokens) {
+      last.end = Math.max(last.end, one.end);
+      last.lastEval = one.eval;
+    } else batches.push({ ...one, lastEval: one.eval });
+  }
+  return batches;
+}
+
+export function isIn(batch: Batch, evaluation: number | null): boolean {
+  return evaluation !== null && batch.eval <= evaluation && evaluation <= batch.lastEval;
 }
 
 /** Position of the last evaluation that begins at or before a moment; -1 when none does. */

@@ -55,6 +55,7 @@ export function filterBar(app: App): FilterBar {
   const component = menu('component', (chosen) => app.setFilter({ component: chosen }));
   const op = menu('op', (chosen) => app.setFilter({ op: chosen }));
   const expert = menu('expert', (chosen) => app.setFilter({ expert: chosen.map(Number) }));
+  const device = menu('device', (chosen) => app.setFilter({ device: chosen }));
   const chips = h('div', { class: 'chips', role: 'group', 'aria-label': 'active filters' });
   const clear = h(
     'button',
@@ -71,6 +72,7 @@ export function filterBar(app: App): FilterBar {
     component.element,
     op.element,
     expert.element,
+    device.element,
     chips,
     clear,
   );
@@ -102,6 +104,12 @@ export function filterBar(app: App): FilterBar {
       filter.expert.map(String),
     );
     expert.element.hidden = info.experts === 0;
+    device.set(
+      info.devices.map((name) => ({ value: name, text: name })),
+      filter.device,
+    );
+    // Of a run of the processor alone there is nothing to choose.
+    device.element.hidden = info.devices.length < 2 && filter.device.length === 0;
     chips.replaceChildren(...chipsOf(filter));
     clear.hidden = !isFiltered(filter);
   }
@@ -152,6 +160,7 @@ export function filterBar(app: App): FilterBar {
     many('component', filter.component, String, (rest) => ({ component: rest }), app.colours.component);
     many('op', filter.op, String, (rest) => ({ op: rest }), app.colours.op);
     many('expert', filter.expert, format.integer, (rest) => ({ expert: rest }));
+    many('device', filter.device, String, (rest) => ({ device: rest }));
     return out;
   }
 

@@ -38,6 +38,7 @@ export function infoOf(facts: ModelFacts, structure: ModelStructure): Info {
       experts: tensor.experts,
     })),
     missing: [],
+    devices: [],
     kernel: { faults: false, io: false, residency: false },
   };
 }

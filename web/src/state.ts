@@ -15,6 +15,8 @@ export interface Filter {
   component: string[];
   op: string[];
   expert: number[];
+  /** That computed; `CPU` is the processor. */
+  device: string[];
 }
 
 export interface State {
@@ -32,7 +34,15 @@ export interface State {
   opt: Readonly<Record<string, string>>;
 }
 
-export const NO_FILTER: Filter = { phase: null, tokens: null, layer: [], component: [], op: [], expert: [] };
+export const NO_FILTER: Filter = {
+  phase: null,
+  tokens: null,
+  layer: [],
+  component: [],
+  op: [],
+  expert: [],
+  device: [],
+};
 
 export function isFiltered(filter: Filter): boolean {
   return filterParams(filter).length > 0;
@@ -47,6 +57,7 @@ export function filterParams(filter: Filter): [string, string][] {
   if (filter.component.length) params.push(['component', filter.component.join(',')]);
   if (filter.op.length) params.push(['op', filter.op.join(',')]);
   if (filter.expert.length) params.push(['expert', filter.expert.join(',')]);
+  if (filter.device.length) params.push(['device', filter.device.join(',')]);
   return params;
 }
 
@@ -83,6 +94,7 @@ export function fromHash(hash: string, defaultView: string): State {
       component: list('component'),
       op: list('op'),
       expert: integers('expert'),
+      device: list('device'),
     },
     time: range(params.get('t')),
     offset: range(params.get('o')),

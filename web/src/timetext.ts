@@ -3,6 +3,9 @@ import type { Colours } from './colours';
 import { csv, type Cell } from './csv';
 import { h } from './dom';
 import * as format from './format';
+import type { State } from './state';
+import type { TooltipLine } from './tooltip';
+import type { App } from './view';
 import type {
   EvalBrief,
   EvalInfo,
@@ -24,6 +27,15 @@ export function evalLines(name: EvalBrief, text: string | null): Line[] {
     ['evaluation', `${format.integer(name.eval)} (${name.phase})`],
     ['token', `${format.integer(name.first_token)}${last}${quoted}`],
   ];
+}
+
+/** Of a cell of the grid of layers. */
+export function cellLines(header: NodesHeader, at: { x: number; y: number }, ops: readonly string[]): TooltipLine[] {
+  if (header.kind !== 'raster') return [];
+  const column = Math.floor(((at.x - header.t0) / (header.t1 - header.t0)) * header.w);
+  const op = header.ops[Math.floor(at.y) * header.w + column] ?? -1;
+  const mostly: TooltipLine[] = op >= 0 ? [['mostly', ops[op] ?? '']] : [];
+  return [...mostly, 'zoom in to see single nodes'];
 }
 
 export function spanLines(span: NodeSpan): Line[] {
@@ -49,8 +61,24 @@ export function accessLines(access: ExactAccess): Line[] {
   return lines;
 }
 
+/** Exact values of the selected node, from its evaluation; null where it has none. */
+export async function selection(app: App, { eval: number, step }: State): Promise<HTMLElement[] | null> {
+  const hint = (text: string) => [h('span', { class: 'hint' }, text)];
+  if (number === null)
+    return hint('click a node or an access to select it; wheel zooms, drag pans, Shift-drag zooms to a range');
+  try {
+    const detail = await app.api.evaluation(number, 'selected');
+    const selected = detail.steps.find((one) => one.step === step) ?? detail.steps[0];
+    if (!selected) return null;
+    const play = { type: 'button', class: 'quiet', onclick: () => app.setState({ view: 'playback' }) };
+    return [...selectedLine(detail, selected), h('button', play, '▶ play from here')];
+  } catch {
+    return hint(`evaluation ${number} is not in this run`);
+  }
+}
+
 /** Exact values of one node, side by side. */
-export function selectedLine(detail: EvalInfo, step: EvalStep): HTMLElement[] {
+function selectedLine(detail: EvalInfo, step: EvalStep): HTMLElement[] {
   const weights = step.ranges.reduce((sum, [, size]) => sum + size, 0);
   const ranges = `${step.ranges.length} range${step.ranges.length === 1 ? '' : 's'}`;
   const line = [

@@ -12,6 +12,7 @@ const STATE: State = {
     component: ['expert', 'router'],
     op: ['MUL_MAT'],
     expert: [7],
+    device: ['CUDA0', 'CPU'],
   },
   time: [1, 2000],
   offset: [0, 4096],

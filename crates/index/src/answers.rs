@@ -1,7 +1,11 @@
 //! What the queries answer, as the page gets it: field names are those of the
 //! viewer's HTTP API. Times are nanoseconds since the run's first evaluation.
 
+mod lanes;
+
 use serde::Serialize;
+
+pub use lanes::*;
 
 /// Header and values of a grid, row by row.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,6 +31,8 @@ pub struct Info {
     pub ops: Vec<String>,
     /// Most experts of a layer; 0 for a dense model.
     pub experts: u32,
+    /// That computed; the processor, called `CPU`, is among them.
+    pub devices: Vec<String>,
     /// Weights with a place in the files, ascending by `begin`.
     pub tensors: Vec<TensorInfo>,
     /// Sentences about lost, damaged and partial data.
@@ -554,6 +560,7 @@ mod tests {
         declared.visit::<HeatmapHeader>();
         declared.visit::<OffsetsHeader>();
         declared.visit::<NodesHeader>();
+        declared.visit::<LanesHeader>();
         declared.visit::<MapHeader>();
         declared.visit::<MarksHeader>();
         declared.visit::<Disk>();

@@ -200,7 +200,7 @@ impl<'a> Walker<'a> {
     }
 
     fn add_all_pairs(&self, eval: &Eval, sums: &mut [u32]) {
-        self.add_pairs(eval, 0..eval.tokens, sums);
+        self.add_pairs(eval, 0..eval.batch, sums);
     }
 
     /// Pairs of experts that a token used together, for tokens of the batch.

@@ -28,12 +28,16 @@ pub struct Eval {
     /// Its stream, and its number there.
     pub stream: u32,
     pub in_stream: u64,
+    /// Of llama.cpp, in its process.
+    pub context: u64,
     /// Its number in the tables.
     pub number: u64,
     pub phase: Phase,
     /// On a device: of the call that asked for it.
     pub begin: u64,
     pub end: u64,
+    /// What is known of it in [`crate::devices::OnDevices`].
+    pub on_device: u32,
     /// How long it was computed, as far as that was measured.
     pub computed: u64,
     /// The latest of its times.
@@ -41,6 +45,10 @@ pub struct Eval {
     /// Number of its first token in the tables.
     pub first_token: u64,
     pub tokens: u32,
+    /// The tokens that it computes: its own, or of a part of a graph that has none those of
+    /// the part before it.
+    pub batch_first: u64,
+    pub batch: u32,
     /// Where its values start in the arrays of [`Data`]; for a ragged one,
     /// `times` is its index in [`Data::ragged`].
     pub at: Lengths,
@@ -53,12 +61,18 @@ impl Eval {
         self.rank != RAGGED
     }
 
-    pub fn token_range(&self) -> Range<u64> {
+    /// Those that no evaluation before it had.
+    pub fn own_tokens(&self) -> Range<u64> {
         self.first_token..self.first_token + u64::from(self.tokens)
     }
 
+    /// Those that it computes.
+    pub fn token_range(&self) -> Range<u64> {
+        self.batch_first..self.batch_first + u64::from(self.batch)
+    }
+
     pub fn first_token_if_any(&self) -> Option<u64> {
-        (self.tokens > 0).then_some(self.first_token)
+        (self.batch > 0).then_some(self.batch_first)
     }
 }
 
@@ -143,7 +157,7 @@ impl Data {
     /// When each step of a regular evaluation ended, from its begin.
     pub fn moments(&self, eval: &Eval, graph: &Graph) -> &[u32] {
         let steps = graph.steps.len();
-        let first = eval.at.times + if graph.is_on_device { steps } else { 0 };
+        let first = eval.at.times + if graph.is_on_device() { steps } else { 0 };
         &self.ends[first..first + steps]
     }
 
@@ -175,7 +189,7 @@ impl Data {
     /// The token of the batch whose choices stand in this row of a router: behind
     /// the last attention only the rows that are output are left.
     pub fn token_of_row(&self, eval: &Eval, router: &Router, row: u32) -> u32 {
-        if eval.outputs == 0 || router.elements / router.used == eval.tokens {
+        if eval.outputs == 0 || router.elements / router.used == eval.batch {
             return row;
         }
         let outputs = &self.outputs[eval.at.outputs as usize..][..eval.outputs as usize];

@@ -93,10 +93,22 @@ impl RunIndex {
             components: catalog.parts.all.clone(),
             ops: catalog.ops.all.clone(),
             experts: experts.map(|r| r.experts).max().unwrap_or(0),
+            devices: self.devices(),
             tensors: self.tensor_infos(),
             missing: self.missing.clone(),
             kernel: self.kernel_logs,
         }
+    }
+
+    /// In the order of their first graphs.
+    pub(crate) fn devices(&self) -> Vec<String> {
+        let mut devices: Vec<String> = Vec::new();
+        for graph in &self.graphs {
+            if !devices.iter().any(|known| known == graph.device_name()) {
+                devices.push(graph.device_name().to_owned());
+            }
+        }
+        devices
     }
 
     /// Weights with a place, and those of the model that the run does not know.
@@ -163,7 +175,7 @@ impl RunIndex {
             .order
             .partition_point(|at| eval(at).first_token <= token);
         let eval = eval(self.order.get(after.checked_sub(1)?)?);
-        eval.token_range()
+        eval.own_tokens()
             .contains(&token)
             .then(|| self.token_of(eval, token))
     }
@@ -196,8 +208,8 @@ impl RunIndex {
                 eval: eval.number,
                 begin: eval.begin - self.origin,
                 end: eval.end - self.origin,
-                first_token: eval.first_token,
-                tokens: eval.tokens.into(),
+                first_token: eval.batch_first,
+                tokens: eval.batch.into(),
                 phase: eval.phase.name(),
             }
         };
@@ -251,7 +263,7 @@ impl RunIndex {
             tokens: eval
                 .token_range()
                 .take(MAX_TOKENS as usize)
-                .map(|token| self.token_of(eval, token))
+                .filter_map(|token| self.token(token))
                 .collect(),
             steps,
         })

@@ -3,6 +3,8 @@
 //! A regular one adds its times, choices and rows, and to the running sums of its
 //! graph; any other is kept access by access.
 
+use std::collections::HashMap;
+
 use reader::Seen;
 use trace::origin::Source;
 
@@ -21,6 +23,21 @@ const MAX_ROWS: usize = 1 << 27;
 
 /// What came from where, of an evaluation whose weights were fed.
 pub type Sources = Vec<(Source, OfSource)>;
+
+/// How many tokens the last part of a graph that had any brought, by stream and context: the
+/// parts behind it compute those.
+#[derive(Debug, Default)]
+pub struct Batches(HashMap<(u32, u64), u32>);
+
+impl Batches {
+    fn of(&mut self, seen: &Seen) -> u32 {
+        let batch = self.0.entry((seen.stream, seen.evaluation.context));
+        match seen.tokens() as u32 {
+            0 => *batch.or_default(),
+            own => *batch.insert_entry(own).get(),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OfSource {
@@ -69,14 +86,19 @@ impl RunIndex {
             rank: RAGGED,
             stream: seen.stream,
             in_stream: evaluation.number,
+            context: evaluation.context,
             number: seen.eval,
             phase: evaluation.phase,
             begin,
             end: end.max(begin),
+            on_device: self.on_devices.push(seen),
             computed: seen.computed_nanos().unwrap_or(0),
             last: last.max(end).max(begin),
-            first_token: seen.first_token,
+            // Numbered when everything is read.
+            first_token: 0,
             tokens: batch.len() as u32,
+            batch_first: 0,
+            batch: self.batches.of(seen),
             at,
             outputs: 0,
         };
@@ -114,6 +136,9 @@ impl RunIndex {
                 eval.at.times = data.ragged.len();
                 let ragged = ragged(graph, seen, data.entries);
                 data.entries += ragged.entries.len();
+                let times = ragged.nanos.iter().filter(|nanos| **nanos != 0);
+                let back = times.map(|nanos| eval.begin.saturating_sub(*nanos)).max();
+                self.jumped_back = self.jumped_back.max(back.unwrap_or(0));
                 data.ragged.push(ragged);
                 self.evals.push(eval);
             }
@@ -130,7 +155,7 @@ fn add_choices(data: &mut Data, graph: &Graph, seen: &Seen, eval: &mut Eval) {
         let weights = router.weights(seen.evaluation);
         data.push_choices(router, ids, weights, eval.at.distinct);
         let rows = ids.len() / router.used as usize;
-        is_reduced |= rows != eval.tokens as usize && rows == outputs.len();
+        is_reduced |= rows != eval.batch as usize && rows == outputs.len();
     }
     if is_reduced {
         data.push_outputs(outputs);
@@ -141,7 +166,7 @@ fn add_choices(data: &mut Data, graph: &Graph, seen: &Seen, eval: &mut Eval) {
 /// Whether the times are those of a regular evaluation.
 fn add_times(data: &mut Data, graph: &Graph, seen: &Seen) -> bool {
     let evaluation = seen.evaluation;
-    if graph.is_on_device {
+    if graph.is_on_device() {
         return add_device_times(data, seen);
     }
     let mut before = 0;
@@ -257,7 +282,7 @@ fn ragged(graph: &Graph, seen: &Seen, entries_before: usize) -> Ragged {
             }
         });
     }
-    let (nanos, own) = match graph.is_on_device {
+    let (nanos, own) = match graph.is_on_device() {
         false => (seen.evaluation.step_nanos.clone(), None),
         true => {
             let (own, ends) = device_times(seen);

@@ -107,7 +107,7 @@ impl RunIndex {
                 if query.metric == HeatmapMetric::Bytes && eval.is_regular() {
                     let slices = slices[eval.graph as usize]
                         .get_or_insert_with(|| self.slices(&masks, eval.graph, &rows));
-                    let share = (tokens.end - tokens.start) as f32 / eval.tokens as f32;
+                    let share = (tokens.end - tokens.start) as f32 / eval.batch as f32;
                     self.add_slices(slices, eval, share, &rows, sums);
                 } else if query.metric == HeatmapMetric::Bytes {
                     self.add_expert_bytes(selector, &masks, eval, tokens, &rows, sums);
@@ -206,7 +206,7 @@ impl RunIndex {
         sums: &mut [f32],
     ) {
         let graph = &self.graphs[eval.graph as usize];
-        let share = (tokens.end - tokens.start) as f32 / eval.tokens as f32;
+        let share = (tokens.end - tokens.start) as f32 / eval.batch as f32;
         self.each_hit(selector, masks.of(eval.graph), eval, |hit| {
             let step = &graph.steps[hit.step as usize];
             let layer = self.catalog.layers.all[step.layer as usize];
@@ -245,7 +245,7 @@ impl RunIndex {
             let weights = self.data.weights(eval, router);
             for line in 0..ids.len() / used {
                 let token = self.data.token_of_row(eval, router, line as u32);
-                let token = eval.first_token + u64::from(token);
+                let token = eval.batch_first + u64::from(token);
                 if !tokens.contains(&token) || !selector.keeps_token(token) {
                     continue;
                 }

@@ -130,11 +130,11 @@ impl RunIndex {
 
     fn add_tokens(&self, selector: &Selector, eval: &Eval, sums: &mut BTreeMap<u32, LayerSums>) {
         let graph = &self.graphs[eval.graph as usize];
-        let mut range = 0..eval.tokens;
+        let mut range = 0..eval.batch;
         if let Some((first, last)) = selector.tokens {
-            let in_batch = |token: u64| token.saturating_sub(eval.first_token);
-            range.start = in_batch(first).min(eval.tokens.into()) as u32;
-            range.end = in_batch(last.saturating_add(1)).min(eval.tokens.into()) as u32;
+            let in_batch = |token: u64| token.saturating_sub(eval.batch_first);
+            range.start = in_batch(first).min(eval.batch.into()) as u32;
+            range.end = in_batch(last.saturating_add(1)).min(eval.batch.into()) as u32;
         }
         let walker = Walker::new(graph, &self.data);
         for router in &graph.routers {

@@ -24,6 +24,8 @@ pub struct Filter {
     pub ops: Option<Vec<String>>,
     /// Keeps only accesses to these experts' slices.
     pub experts: Option<Vec<u32>>,
+    /// Keeps the evaluations that one of these computed; `CPU` is the processor.
+    pub devices: Option<Vec<String>>,
 }
 
 impl Filter {
@@ -47,6 +49,7 @@ impl Filter {
                 "layer" => filter.layers = Some(each(value, layer)?),
                 "component" => filter.components = Some(texts()),
                 "op" => filter.ops = Some(texts()),
+                "device" => filter.devices = Some(texts()),
                 "expert" => filter.experts = Some(each(value, |v| number("expert", v))?),
                 _ => {}
             }
@@ -110,6 +113,7 @@ mod tests {
             ("component", "attention,kv_cache"),
             ("op", "MUL_MAT"),
             ("expert", "3, 7"),
+            ("device", "CUDA0,CPU"),
             ("view", "map"),
         ];
         let filter = Filter::from_pairs(pairs.into_iter()).unwrap();
@@ -122,6 +126,7 @@ mod tests {
         );
         assert_eq!(filter.ops, Some(vec!["MUL_MAT".into()]));
         assert_eq!(filter.experts, Some(vec![3, 7]));
+        assert_eq!(filter.devices, Some(vec!["CUDA0".into(), "CPU".into()]));
     }
 
     #[test]

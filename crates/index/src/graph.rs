@@ -1,8 +1,8 @@
 //! What all evaluations of a template share, and how the rest of them is kept.
 
-use std::{collections::HashMap, ops::Deref};
+use std::{collections::HashMap, ops::Deref, sync::Arc};
 
-use reader::{Index, Prepared};
+use reader::{Index, Prepared, device::PROCESSOR};
 use trace::{
     region::{IndexOrder, Indexed, Strided},
     template::{Direction, TensorKind},
@@ -164,7 +164,8 @@ impl Class {
 /// A template, and the evaluations of it that are as one expects.
 #[derive(Debug)]
 pub struct Graph {
-    pub is_on_device: bool,
+    /// That computes it, where it is not the processor.
+    device: Option<Arc<str>>,
     pub steps: Vec<GraphStep>,
     pub accesses: Vec<GraphAccess>,
     pub routers: Vec<Router>,
@@ -180,9 +181,18 @@ pub struct Graph {
 }
 
 impl Graph {
+    pub fn is_on_device(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// As tables call what computes it.
+    pub fn device_name(&self) -> &str {
+        self.device.as_deref().unwrap_or(PROCESSOR)
+    }
+
     pub fn new(prepared: &Prepared, catalog: &mut Catalog) -> Graph {
         let mut graph = Graph {
-            is_on_device: prepared.device.is_some(),
+            device: prepared.device.as_ref().map(|device| device.name.clone()),
             steps: Vec::with_capacity(prepared.steps.len()),
             accesses: Vec::with_capacity(prepared.accesses.len()),
             routers: Vec::new(),

@@ -219,7 +219,7 @@ impl RunIndex {
             }
         };
         for (at, eval) in self.evals_of_tokens(columns) {
-            if !selector.keeps_eval(eval) || eval.tokens == 0 {
+            if !selector.keeps_eval(eval) || eval.batch == 0 {
                 continue;
             }
             for (column, tokens) in columns.of(eval.token_range()) {
@@ -228,7 +228,7 @@ impl RunIndex {
                     present = column;
                 }
                 let tokens = tokens.end - tokens.start;
-                if tokens == u64::from(eval.tokens) && eval.is_regular() {
+                if tokens == u64::from(eval.batch) && eval.is_regular() {
                     let ranges = match open.iter_mut().position(|(g, _)| *g == eval.graph) {
                         Some(at) => &mut open[at].1,
                         None => {
@@ -238,7 +238,7 @@ impl RunIndex {
                     };
                     push_rank(ranges, eval.rank);
                 } else {
-                    let share = tokens as f64 / f64::from(eval.tokens);
+                    let share = tokens as f64 / f64::from(eval.batch);
                     let eval = at;
                     pieces[column].push(Piece::Share { eval, share });
                 }
@@ -252,11 +252,10 @@ impl RunIndex {
     pub(crate) fn evals_of_tokens(&self, columns: &Columns) -> impl Iterator<Item = (u32, &Eval)> {
         let (first, end) = (columns.edges[0], columns.edges[columns.len()]);
         let eval = |at: &u32| &self.evals[*at as usize];
-        let start = self
-            .order
-            .partition_point(|at| eval(at).token_range().end <= first);
-        let stop = self.order.partition_point(|at| eval(at).first_token < end);
-        let all = &self.order[start.min(stop)..stop];
+        let order = &self.by_token;
+        let start = order.partition_point(|at| eval(at).token_range().end <= first);
+        let stop = order.partition_point(|at| eval(at).batch_first < end);
+        let all = &order[start.min(stop)..stop];
         all.iter().map(move |&at| (at, &self.evals[at as usize]))
     }
 }

@@ -271,7 +271,7 @@ impl RunIndex {
         let eval = &self.evals[at as usize];
         let graph = &self.graphs[eval.graph as usize];
         let steps = graph.steps.len();
-        if graph.is_on_device {
+        if graph.is_on_device() {
             return Some((at, NONE));
         }
         let step = if eval.is_regular() {

@@ -8,9 +8,10 @@
 //!
 //! - [`filter`], [`query`]: what is asked; [`answers`]: what is answered;
 //! - `load`, `evaluation`: log → `catalog` (names and numbers), `graph` (templates, compact),
-//!   `data` (evaluations and their arrays), `blocks` (running sums of those);
+//!   `data` (evaluations and their arrays), `blocks` (running sums of those), `devices` (kernels
+//!   and copies);
 //! - `select`, `sums`: what a filter keeps, and sums of that;
-//! - `summary`, `heatmap` and `expert_heatmap`, `offsets` and `profile`, `nodes`,
+//! - `summary`, `heatmap` and `expert_heatmap`, `offsets` and `profile`, `nodes`, `lanes`,
 //!   `map`, `experts`, `describe`: the views;
 //! - `kernel`: faults, disk reads and resident pages of runs that have their logs.
 //!
@@ -25,6 +26,7 @@ mod blocks;
 mod catalog;
 mod data;
 mod describe;
+mod devices;
 mod evaluation;
 mod even;
 mod expert_heatmap;
@@ -33,6 +35,7 @@ pub mod filter;
 mod graph;
 mod heatmap;
 mod kernel;
+mod lanes;
 mod load;
 mod map;
 mod nodes;
@@ -50,7 +53,8 @@ pub use filter::Filter;
 pub use kernel::KernelQueryError;
 pub use query::{
     DiskQuery, EvalsQuery, FlameBy, HeatmapMetric, HeatmapQuery, KernelMapQuery, KernelMetric,
-    MapMetric, MapQuery, MarkKind, MarksQuery, NodesQuery, OffsetsQuery, RowKind, TokenWindow,
+    LanesQuery, MapMetric, MapQuery, MarkKind, MarksQuery, NodesQuery, OffsetsQuery, RowKind,
+    TokenWindow,
 };
 
 /// Why a run cannot be indexed.
@@ -90,11 +94,17 @@ pub struct RunIndex {
     /// As they were read.
     evals: Vec<data::Eval>,
     data: data::Data,
+    batches: evaluation::Batches,
+    on_devices: devices::OnDevices,
     /// Places of the evaluations in the order of the tables, and of their begin.
     order: Vec<u32>,
     by_time: Vec<u32>,
+    /// In the order of the tokens that they compute.
+    by_token: Vec<u32>,
     /// The latest end up to each of `by_time`.
     latest: Vec<u64>,
+    /// The most that a clock jumped back to before the begin of its evaluation.
+    jumped_back: u64,
     /// Begin of the first evaluation: all answers count from it.
     origin: u64,
     tokens: u64,

@@ -9,9 +9,12 @@
 //!    what another one after it had brought before, all is read anew; that is at
 //!    the begin of a run with several streams, if at all.
 
-use std::{collections::HashSet, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
-use reader::{Log, Reading, Seen, Tensors, Visitor};
+use reader::{Log, Reading, Seen, SeenCopy, Tensors, Visitor};
 use rundir::{Condition, Run};
 use trace::read::Writer;
 
@@ -58,6 +61,12 @@ impl Visitor for Loading<'_> {
             let stream = self.0.streams.entry(seen.stream).or_default();
             stream.refused.push(sentence);
         }
+        Ok(())
+    }
+
+    fn copy(&mut self, copy: &SeenCopy) -> Result<(), IndexError> {
+        let index = &mut *self.0;
+        index.on_devices.copy(copy, &index.catalog);
         Ok(())
     }
 
@@ -199,6 +208,7 @@ impl RunIndex {
         self.kernel_logs = kernel::logs_of(run);
         self.catalog.renumber(reading.tensors());
         self.put_in_order(&reading);
+        self.on_devices.put_in_order();
         self.missing = self.sentences(run, &reading);
         // Of one that is not live nothing more comes.
         self.reading = self.live.then_some(reading);
@@ -224,6 +234,12 @@ impl RunIndex {
                 "{partial} cut off by the end of the process: not shown"
             ));
         }
+        if self.on_devices.unlisted > 0 {
+            missing.push(format!(
+                "{} evaluations have more timed kernels than the viewer keeps: they are in the table kernels",
+                self.on_devices.unlisted
+            ));
+        }
         let refused = self.streams.values().flat_map(|s| &s.refused);
         let mut damaged = reading.damaged().chain(refused);
         missing.extend(damaged.by_ref().take(MAX_SENTENCES).cloned());
@@ -241,15 +257,23 @@ impl RunIndex {
         self.order.extend(new.map(|at| at as u32));
         self.order.sort_by_key(|&at| self.evals[at as usize].stream);
         self.tokens = 0;
+        let mut batches: HashMap<(u32, u64), u64> = HashMap::new();
         for &at in &self.order {
             let eval = &mut self.evals[at as usize];
             eval.number = reading.first_eval(eval.stream) + eval.in_stream;
             eval.first_token = self.tokens;
+            let batch = batches.entry((eval.stream, eval.context));
+            eval.batch_first = match eval.tokens {
+                0 => *batch.or_insert(self.tokens),
+                _ => *batch.insert_entry(self.tokens).get(),
+            };
             self.tokens += u64::from(eval.tokens);
         }
         let eval = |at: u32| &self.evals[at as usize];
         self.by_time.clone_from(&self.order);
         self.by_time.sort_by_key(|&at| eval(at).begin);
+        self.by_token.clone_from(&self.order);
+        self.by_token.sort_by_key(|&at| eval(at).batch_first);
         let mut latest = 0;
         let latest = self.by_time.iter().map(|&at| {
             latest = eval(at).last.max(latest);

@@ -158,7 +158,9 @@ impl RunIndex {
     fn until(&self, selector: &Selector, at: Option<u64>) -> (Selection, Vec<u32>) {
         let moment = at.map_or(u64::MAX, |at| self.origin.saturating_add(at));
         let whole = Selection::new(self, |e| e.last <= moment && selector.keeps_eval(e));
-        let is_cut = |e: &Eval| e.begin < moment && e.last > moment && selector.keeps_eval(e);
+        // Clocks that jump may take steps to before the begin of their evaluation.
+        let begun = moment.saturating_add(self.jumped_back);
+        let is_cut = |e: &Eval| e.begin <= begun && e.last > moment && selector.keeps_eval(e);
         let cut = (0..self.evals.len() as u32).filter(|&e| is_cut(&self.evals[e as usize]));
         (whole, cut.collect())
     }

@@ -8,6 +8,7 @@ use crate::{
     filter::Filter,
     query::NodesQuery,
     select::{Mask, Masks, Selector},
+    sums::{is_timed, lies_in},
 };
 
 /// At most this many nodes are listed one by one.
@@ -91,12 +92,10 @@ impl RunIndex {
         let selector = Selector::new(self, filter);
         let masks = Masks::new(self, &selector);
         let evals: Vec<&Eval> = self
-            .evals_between(times.start, times.end)
-            .iter()
-            .map(|&at| &self.evals[at as usize])
-            .filter(|e| e.last >= times.start && selector.keeps_eval(e))
+            .evals_with_steps_in(&times)
+            .filter(|e| selector.keeps_eval(e))
             .collect();
-        let lanes = self.lanes(&selector);
+        let lanes = self.layer_lanes(&selector);
         // Whole evaluations in the middle, so the edges are all that is uncertain.
         let steps: u64 = evals
             .iter()
@@ -151,7 +150,7 @@ impl RunIndex {
         }
     }
 
-    fn lanes(&self, selector: &Selector) -> Lanes {
+    fn layer_lanes(&self, selector: &Selector) -> Lanes {
         let all = &self.catalog.layers.all;
         let mut lanes = Lanes {
             layers: Vec::new(),
@@ -176,8 +175,13 @@ impl RunIndex {
     ) -> Option<Vec<NodeSpan>> {
         let mut found: Vec<(&Eval, usize, u64, u64)> = Vec::new();
         for eval in evals {
+            let is_on_device = self.graphs[eval.graph as usize].is_on_device();
             self.each_node(selector, masks.of(eval.graph), eval, |step, begin, end| {
-                if end >= times.start && begin < times.end && found.len() <= MAX_SPANS {
+                // What nobody timed has no place: the lanes of devices say so.
+                if is_on_device && !is_timed(eval, end) {
+                    return;
+                }
+                if lies_in(times, begin, end) && found.len() <= MAX_SPANS {
                     found.push((eval, step, begin, end));
                 }
             });
@@ -225,7 +229,7 @@ impl RunIndex {
                 if lane == NO_LANE {
                     return;
                 }
-                let is_in_window = end >= grid.t0 && begin < grid.t1;
+                let is_in_window = lies_in(&(grid.t0..grid.t1), begin, end);
                 nodes += u64::from(is_in_window);
                 if stretch.is_some() {
                     sums[lane as usize * ops + about.op as usize] += end.saturating_sub(begin);
@@ -344,6 +348,19 @@ impl RunIndex {
                         }
                     });
                     spread.fill(0);
+                }
+                // Its steps do not follow each other without a gap.
+                None if graph.is_on_device() => {
+                    self.each_node(selector, masks.of(eval.graph), eval, |step, begin, end| {
+                        let lane = lanes.of[graph.steps[step].layer as usize];
+                        if lane != NO_LANE {
+                            let cell = lane as usize * w;
+                            grid.columns(begin, end, |column, nanos| {
+                                busy[cell + column] += nanos;
+                                ops[cell + column] = of_graph.ops[lane as usize];
+                            });
+                        }
+                    });
                 }
                 None => {
                     for run in &of_graph.runs {

@@ -16,7 +16,7 @@ use crate::{
     map::Stretches,
     query::OffsetsQuery,
     select::{Mask, Masks, Selector},
-    sums::Hit,
+    sums::{Hit, lies_in},
 };
 
 /// At most this many accesses are listed.
@@ -108,6 +108,15 @@ impl RunIndex {
         &self.by_time[start.min(end)..end]
     }
 
+    /// Those that may have steps in a window of time: clocks that jump may take steps to
+    /// before the begin of their evaluation.
+    pub(crate) fn evals_with_steps_in(&self, times: &Range<u64>) -> impl Iterator<Item = &Eval> {
+        let (t0, t1) = (times.start, times.end);
+        let all = self.evals_between(t0, t1.saturating_add(self.jumped_back));
+        let evals = all.iter().map(|&at| &self.evals[at as usize]);
+        evals.filter(move |e| e.last >= t0 && (e.begin < t1 || !e.is_regular()))
+    }
+
     /// A window of time in absolute nanoseconds.
     pub(crate) fn window(&self, t0: Option<u64>, t1: Option<u64>) -> Range<u64> {
         let last = self.latest.last().copied().unwrap_or(0);
@@ -136,10 +145,8 @@ impl RunIndex {
         let selector = Selector::new(self, filter);
         let masks = Masks::new(self, &selector);
         let evals: Vec<&Eval> = self
-            .evals_between(window.t0, window.t1)
-            .iter()
-            .map(|&at| &self.evals[at as usize])
-            .filter(|e| e.last >= window.t0 && selector.keeps_eval(e))
+            .evals_with_steps_in(&(window.t0..window.t1))
+            .filter(|e| selector.keeps_eval(e))
             .collect();
         let mut reads: Vec<Option<Reads>> = self.graphs.iter().map(|_| None).collect();
         let mut estimate = 0;
@@ -210,9 +217,10 @@ impl RunIndex {
         let mut columns: Vec<Option<Stretches>> = (0..window.w).map(|_| None).collect();
         let mut exact = Some(Vec::new());
         let mut accesses = 0;
+        let times = window.t0..window.t1;
         let mut place = |eval: &Eval, hit: Hit, tensor: f64, begin: u64, end: u64| {
             let at = tensor + hit.offset as f64;
-            if end < window.t0 || begin >= window.t1 || !window.meets(at, hit.span) {
+            if !lies_in(&times, begin, end) || !window.meets(at, hit.span) {
                 return;
             }
             accesses += hit.count;
@@ -234,6 +242,7 @@ impl RunIndex {
             if !eval.is_regular() {
                 let mask = masks.of(eval.graph);
                 self.each_step(eval, |step, begin, end| {
+                    let (begin, end) = self.known_time(eval, begin, end);
                     self.each_hit_of_steps(selector, mask, eval, step..step + 1, |hit| {
                         let access = &graph.accesses[hit.access as usize];
                         if let Some(tensor) = self.begin_of_read(access) {
@@ -243,16 +252,10 @@ impl RunIndex {
                 });
                 continue;
             }
-            let ends = self.data.ends(eval, graph.steps.len());
             for &(at, tensor) in reads {
                 let access = &graph.accesses[at as usize];
-                let step = access.step as usize;
-                let begin = step.checked_sub(1).map_or(0, |before| ends[before]);
-                let (begin, end) = (
-                    eval.begin + u64::from(begin),
-                    eval.begin + u64::from(ends[step]),
-                );
-                if end < window.t0 || begin >= window.t1 {
+                let (begin, end) = self.time_of_step(eval, access.step as usize);
+                if !lies_in(&times, begin, end) {
                     continue;
                 }
                 match access.touch {

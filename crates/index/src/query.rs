@@ -90,6 +90,14 @@ pub struct NodesQuery {
     pub even: u32,
 }
 
+/// Time that the lanes of processor, devices and copies cover; the whole run where absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LanesQuery {
+    pub t0: Option<u64>,
+    pub t1: Option<u64>,
+    pub w: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapQuery {
     pub cells: u32,
@@ -191,6 +199,16 @@ impl NodesQuery {
             t1: optional(pairs, "t1")?,
             w: size(pairs, "w", 800, MAX_SIDE)?,
             even: optional(pairs, "even")?.unwrap_or(0),
+        })
+    }
+}
+
+impl LanesQuery {
+    pub fn from_pairs(pairs: Pairs) -> Result<LanesQuery, String> {
+        Ok(LanesQuery {
+            t0: optional(pairs, "t0")?,
+            t1: optional(pairs, "t1")?,
+            w: size(pairs, "w", 800, MAX_SIDE)?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! A filter, made ready: which evaluations, steps and accesses it keeps.
 
-use std::{cell::OnceCell, ops::Range};
+use std::{cell::OnceCell, collections::HashSet, ops::Range};
 
 use trace::format::Phase;
 
@@ -18,6 +18,8 @@ pub struct Selector {
     layers: Option<Vec<bool>>,
     parts: Option<Vec<bool>>,
     ops: Option<Vec<bool>>,
+    /// By graph: each is computed by one device.
+    graphs: Option<Vec<bool>>,
     /// By expert: as long as there are numbers, so that a look-up needs no check.
     pub experts: Option<Box<[bool; 1 << 16]>>,
 }
@@ -38,6 +40,10 @@ impl Selector {
             layers: keep(&catalog.layers.all, &filter.layers),
             parts: keep(&catalog.parts.all, &filter.components),
             ops: keep(&catalog.ops.all, &filter.ops),
+            graphs: filter.devices.as_ref().map(|wanted| {
+                let keeps = |graph: &Graph| wanted.iter().any(|w| w == graph.device_name());
+                index.graphs.iter().map(keeps).collect()
+            }),
             experts,
         }
     }
@@ -47,9 +53,18 @@ impl Selector {
     }
 
     pub fn keeps_eval(&self, eval: &Eval) -> bool {
+        self.keeps_batch(eval) && self.keeps_graph(eval.graph)
+    }
+
+    /// Whoever computed it.
+    pub fn keeps_batch(&self, eval: &Eval) -> bool {
         let tokens = eval.token_range();
         let in_range = |(first, last): (u64, u64)| tokens.start <= last && first < tokens.end;
         self.keeps_phase(eval.phase) && self.tokens.is_none_or(in_range)
+    }
+
+    fn keeps_graph(&self, graph: u32) -> bool {
+        self.graphs.as_ref().is_none_or(|g| g[graph as usize])
     }
 
     pub fn keeps_token(&self, token: u64) -> bool {
@@ -193,9 +208,12 @@ impl Selection {
             evals: 0,
             tokens: 0,
         };
+        let mut batches = HashSet::new();
         for (at, eval) in index.evals.iter().enumerate().filter(|(_, e)| keeps(e)) {
             selection.evals += 1;
-            selection.tokens += u64::from(eval.tokens);
+            // Of the parts of a graph each may be kept: their tokens count once.
+            let is_new = !index.on_devices.is_used() || batches.insert(eval.batch_first);
+            selection.tokens += u64::from(if is_new { eval.batch } else { 0 });
             if eval.is_regular() {
                 push_rank(&mut selection.ranks[eval.graph as usize], eval.rank);
             } else {

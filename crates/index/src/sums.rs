@@ -45,6 +45,17 @@ impl Unit {
     }
 }
 
+/// Of a step on a device that ended then; one that nobody timed is at the begin of the call.
+pub fn is_timed(eval: &Eval, end: u64) -> bool {
+    end > eval.begin
+}
+
+/// Whether something lies in a window of time. A step whose clock jumped back, so that it ends
+/// before it begins, took no time: it lies where it began.
+pub fn lies_in(window: &Range<u64>, begin: u64, end: u64) -> bool {
+    end.max(begin) >= window.start && begin < window.end
+}
+
 impl RunIndex {
     /// Of regular evaluations: `f(access, how many, bytes)` for each access of the
     /// graph that is kept.
@@ -288,7 +299,7 @@ impl RunIndex {
     pub(crate) fn each_step(&self, eval: &Eval, mut f: impl FnMut(usize, u64, u64)) {
         let graph = &self.graphs[eval.graph as usize];
         let mut begin = eval.begin;
-        if graph.is_on_device {
+        if graph.is_on_device() {
             self.each_device_step(eval, graph, f);
         } else if eval.is_regular() {
             let ends = self.data.ends(eval, graph.steps.len());
@@ -323,6 +334,27 @@ impl RunIndex {
             for (step, (&end, own)) in nanos.iter().zip(own).enumerate() {
                 f(step, end.saturating_sub(*own), end);
             }
+        }
+    }
+
+    /// When a step of a regular evaluation ran, as far as that is known.
+    pub(crate) fn time_of_step(&self, eval: &Eval, step: usize) -> (u64, u64) {
+        let graph = &self.graphs[eval.graph as usize];
+        let ends = self.data.ends(eval, graph.steps.len());
+        let before = step.checked_sub(1).map_or(0, |before| ends[before]);
+        if !graph.is_on_device() {
+            let [begin, end] = [before, ends[step]].map(u64::from);
+            return (eval.begin + begin, eval.begin + end);
+        }
+        let end = eval.begin + u64::from(self.data.moments(eval, graph)[step]);
+        self.known_time(eval, end - u64::from(ends[step] - before), end)
+    }
+
+    /// A step of a device that nobody timed ran at some time of its evaluation.
+    pub(crate) fn known_time(&self, eval: &Eval, begin: u64, end: u64) -> (u64, u64) {
+        match self.on_devices.of(eval.on_device) {
+            Some(on) if !is_timed(eval, end) => on.nanos.unwrap_or((eval.begin, eval.end)),
+            _ => (begin, end),
         }
     }
 

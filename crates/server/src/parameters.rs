@@ -21,7 +21,15 @@ const MAX_EXACT: u64 = 1 << 53;
 
 /// Keys of the filter bar: allowed everywhere, as the page sends them with every
 /// request about a run.
-pub const FILTER_KEYS: [&str; 6] = ["phase", "tokens", "layer", "component", "op", "expert"];
+pub const FILTER_KEYS: [&str; 7] = [
+    "phase",
+    "tokens",
+    "layer",
+    "component",
+    "op",
+    "expert",
+    "device",
+];
 
 /// Keys whose values are whole numbers.
 const NUMBERS: [&str; 17] = [

@@ -58,6 +58,7 @@ pub(crate) fn memory(run: &HostedRun, _: &Parameters) -> Result<Reply, Refusal> 
             ("page_reuse_generate", "/caches/page/reuse_generate"),
             ("opportunities", "/caches/opportunities"),
             ("working_set", "/facts/working_set"),
+            ("devices", "/facts/devices"),
             ("distinct_bytes", "/facts/working_set/distinct_bytes"),
         ],
     )

@@ -2,8 +2,8 @@
 //! analysis, and says the answer.
 
 use index::{
-    DiskQuery, EvalsQuery, FlameBy, HeatmapQuery, MarksQuery, NodesQuery, OffsetsQuery, RunIndex,
-    TokenWindow,
+    DiskQuery, EvalsQuery, FlameBy, HeatmapQuery, LanesQuery, MarksQuery, NodesQuery, OffsetsQuery,
+    RunIndex, TokenWindow,
 };
 
 use crate::{
@@ -24,7 +24,7 @@ pub(crate) struct View {
     pub ask: fn(&HostedRun, &Parameters) -> Result<Reply, Refusal>,
 }
 
-pub(crate) const VIEWS: [View; 22] = [
+pub(crate) const VIEWS: [View; 23] = [
     quick("info", &["since"], info),
     quick("tokens", &["from", "to"], tokens),
     quick("summary", &[], summary),
@@ -40,6 +40,7 @@ pub(crate) const VIEWS: [View; 22] = [
     ),
     quick("marks", &["of", "t0", "t1", "o0", "o1", "w", "h"], marks),
     quick("nodes", &["t0", "t1", "w", "even"], nodes),
+    quick("lanes", &["t0", "t1", "w"], lanes),
     quick("map", &["cells", "metric", "at"], map::map),
     quick("locate", &["offset"], locate),
     quick("eval", &["eval"], eval),
@@ -142,6 +143,14 @@ fn nodes(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Refusal> {
     let query = NodesQuery::from_pairs(&parameters.pairs()).map_err(bad)?;
     let filter = parameters.filter()?;
     let raster = run.read(|index| Ok(index.nodes(&query, &filter)))?;
+    Reply::raster(&raster.header, &raster.values)
+}
+
+fn lanes(run: &HostedRun, parameters: &Parameters) -> Result<Reply, Refusal> {
+    parameters.check_cells(&["w"])?;
+    let query = LanesQuery::from_pairs(&parameters.pairs()).map_err(bad)?;
+    let filter = parameters.filter()?;
+    let raster = run.read(|index| Ok(index.lanes(&query, &filter)))?;
     Reply::raster(&raster.header, &raster.values)
 }
 

@@ -133,6 +133,10 @@ layers: Array<number | null>, components: Array<string>, ops: Array<string>,
  */
 experts: number, 
 /**
+ * That computed; the processor, called `CPU`, is among them.
+ */
+devices: Array<string>, 
+/**
  * Weights with a place in the files, ascending by `begin`.
  */
 tensors: Array<TensorInfo>, 
@@ -145,6 +149,72 @@ missing: Array<string>, kernel: KernelInfo, };
  * What was recorded of the kernel.
  */
 export type KernelInfo = { faults: boolean, io: boolean, residency: boolean, };
+
+/**
+ * A lane, with what the window has of it.
+ */
+export type Lane = { kind: LaneKind, device: string, evals: number, 
+/**
+ * Those that the device timed, and those whose kernels were timed.
+ */
+timed_evals: number, measured_evals: number, 
+/**
+ * Of those whose kernels were timed: from the first to the last of an evaluation, and the
+ * part of that in which none ran.
+ */
+span_nanos: number, gap_nanos: number, copies: number, bytes: number, };
+
+/**
+ * When the call was made and returned; how long the bytes took is not known.
+ */
+export type LaneCopy = { lane: number, 
+/**
+ * That follows it.
+ */
+eval: number | null, tensor: string, component: string, bytes: number, begin: number, end: number, 
+/**
+ * The call did not wait for the copy.
+ */
+is_async: boolean, };
+
+export type LaneEval = { lane: number, eval: number, phase: string, token: number | null, begin: number, end: number, times: LaneTimes, 
+/**
+ * That were timed; begin of the first, end of the last, and how long none ran between.
+ */
+kernels: number, kernels_begin: number | null, kernels_end: number | null, gap_nanos: number | null, };
+
+export type LaneKind = "processor" | "device" | "to_device" | "from_device" | "between_devices";
+
+export type LaneSpans = { evals: Array<LaneEval>, 
+/**
+ * Nodes of the processor, kernels of devices.
+ */
+work: Array<LaneWork>, copies: Array<LaneCopy>, };
+
+/**
+ * What is known of the times inside an evaluation.
+ */
+export type LaneTimes = "nodes" | "kernels" | "evaluation" | "call";
+
+export type LaneWork = { lane: number, eval: number, 
+/**
+ * Of a kernel that no node launched none.
+ */
+step: number | null, kernel: string | null, op: string | null, name: string | null, begin: number, end: number, };
+
+/**
+ * Who computed when, and what was copied; one by one, or as a grid.
+ */
+export type LanesHeader = { t0: number, t1: number, 
+/**
+ * Cells of a row of the grid. A lane has four rows: what ran, gaps between kernels,
+ * evaluations whose nodes nobody timed, evaluations of which only the call is known.
+ */
+w: number, lanes: Array<Lane>, 
+/**
+ * When there are few; there is no grid then.
+ */
+spans: LaneSpans | null, };
 
 export type LayerExperts = { layer: number, experts: Array<ExpertUse>, 
 /**

@@ -14,11 +14,22 @@ import { csv, type Cell } from '../csv';
 import { Lines } from './parts/lines';
 import { outlook, reuseChart } from './parts/outlook';
 import { paced, pacedChart } from './parts/paced';
+import { places } from './parts/places';
 import { Panels, Slot } from './parts/panels';
-import { POLICIES, type Curves, type Memory as Answer, type Policy, type Reuse, type Scope } from './parts/results';
+import {
+  POLICIES,
+  type Curves,
+  type DeviceMemory,
+  type Memory as Answer,
+  type Policy,
+  type Reuse,
+  type Scope,
+} from './parts/results';
 
 const NO_SPEEDS =
   'The speeds of disk and memory are not known. Measure them with `tensorscope bench ceilings -m MODEL -o ceilings.json`, then open this page with `tensorscope view RUN --ceilings ceilings.json`.';
+const NO_CACHES =
+  'Caches and budgets are computed for runs in which only the processor computed: what a device reads of its own memory misses no cache of the host’s.';
 const POLICY_NAMES: Record<Policy, string> = { lru: 'LRU', belady: 'Belady', pin_and_stream: 'pin and stream' };
 class Memory implements View {
   readonly id = 'memory';
@@ -33,6 +44,8 @@ class Memory implements View {
   private controls!: { grain: Segmented; scope: Segmented; measure: Segmented };
   private slider!: HTMLInputElement;
   private budgetText = h('output', { class: 'view-budget' });
+  private places = h('div', { class: 'view-pair' });
+  private placed = h('div', { class: 'view-panels-inner', hidden: true }, this.places);
   private outlook = h('div');
   private policies = h('div');
   private reuse = h('div');
@@ -139,7 +152,7 @@ class Memory implements View {
       ),
     );
     this.all = new Slot(content, '');
-    this.panels.element.append(this.all.element);
+    this.panels.element.append(this.placed, this.all.element);
   }
 
   async update(state: State): Promise<void> {
@@ -149,13 +162,18 @@ class Memory implements View {
     const { app } = this;
     const choices = { grain: this.grain(), scope: this.scope(), measure: this.measure() };
     const asked = Promise.all([
-      paced(app, 'memory', () => app.api.memory<Answer>()),
+      paced(app, 'memory', () => app.api.memory<Answer | DeviceMemory>()),
       pacedChart(app, 'miss-ratio', choices),
       pacedChart(app, 'disk-bytes'),
       pacedChart(app, 'predicted-speed'),
       pacedChart(app, 'working-set'),
     ]);
     await this.all.fill(asked, ([answer, ...charts]) => {
+      const { devices } = answer;
+      this.placed.hidden = devices === null;
+      fill(this.places, ...(devices === null ? [] : places(devices, app)));
+      this.answer = null;
+      if (answer.opportunities === null) return NO_CACHES;
       if (answer.opportunities.budgets.length === 0)
         return 'this run read no weights: there is nothing to keep in memory';
       this.answer = answer;

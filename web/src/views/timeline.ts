@@ -6,19 +6,29 @@
  * themselves. Both are fetched a little wider than the window, so that a pan
  * shows its edges at once.
  */
-import { CanvasPen, stackCanvases, svgDocument } from '../canvas';
-import { css, textOn } from '../colours';
+import { stackCanvases, svgDocument } from '../canvas';
+import { css } from '../colours';
+import { DeviceLanes } from '../devicelanes';
 import { Cover, h, segmented, toggles, toolbar, type Segmented, type Toggles } from '../dom';
 import { EvalIndex } from '../evalindex';
 import { layerRanges, tensorAt } from '../filemap';
 import { MARK_KINDS, Marks, type MarkKind } from '../marks';
 import * as format from '../format';
 import { Plot, type PlotPoint, type RasterLayer } from '../plot';
+import type { AxisOptions } from '../axis';
 import type { Filter, State } from '../state';
 import { axisTicks } from '../ticks';
-import { drawEvalLines, drawOffsetLegend, drawTokens, laneTicks, TOKEN_BAND_PX } from '../timedraw';
+import {
+  drawAccesses,
+  drawEvalLines,
+  drawOffsetLegend,
+  drawSpans,
+  drawTokens,
+  laneTicks,
+  TOKEN_BAND_PX,
+} from '../timedraw';
 import { accessAt, isCovered, paintBytes, paintLanes, paintTokens, spanAt, wanted, type Asked } from '../timeraster';
-import { accessLines, evalLines, nodeKey, offsetsCsv, selectedLine, spanLines, spansCsv } from '../timetext';
+import { accessLines, cellLines, evalLines, nodeKey, offsetsCsv, selection, spanLines, spansCsv } from '../timetext';
 import type { TooltipLine } from '../tooltip';
 import type { Raster } from '../api';
 import type { ExactAccess, NodeSpan, NodesHeader, OffsetsHeader } from '../generated/index';
@@ -56,6 +66,7 @@ class TimelineView implements View {
   ];
   private app!: App;
   private lanes!: Plot;
+  private devices!: DeviceLanes;
   private offsets!: Plot;
   private cover!: Cover;
   private controls!: { by: Segmented; colour: Segmented; over: Toggles };
@@ -68,7 +79,7 @@ class TimelineView implements View {
   private asked: Question | null = null;
   /** Counts the fetches; each plot shows that of a round. */
   private round = 0;
-  private shown = { nodes: 0, reads: 0, marks: 0 };
+  private shown = { nodes: 0, reads: 0, marks: 0, devices: 0 };
   /** All that changes the drawing but the window and the answers. */
   private look = '';
   private reads: { header: OffsetsHeader; values: Float32Array; layer: RasterLayer } | null = null;
@@ -105,8 +116,9 @@ class TimelineView implements View {
     over.element.hidden = !this.marks.isRecorded;
     this.controls = { by, colour, over };
     const top = h('div', {});
+    const middle = h('div', {});
     const bottom = h('div', {});
-    const stage = h('div', { class: 'stage' }, top, bottom);
+    const stage = h('div', { class: 'stage' }, top, middle, bottom);
     root.append(toolbar(by.element, colour.element, over.element, this.legend), stage, this.selected);
     this.cover = new Cover(stage);
     const duration = Math.max(1, app.info.totals.duration_nanos);
@@ -122,11 +134,16 @@ class TimelineView implements View {
       moved: () => this.moved(),
       resized: () => app.setState({}, { replace: true }),
     };
+    // The texts stand below the last plot.
+    const marksOnly: AxisOptions = {
+      ...time,
+      label: '',
+      ticks: (...a) => axisTicks({ kind: 'time' }, ...a).map(({ at }) => ({ at, text: '' })),
+    };
     this.lanes = new Plot(top, {
       ...common,
       label: 'nodes by layer over time',
-      // Marks only: the texts stand below the other plot.
-      x: { ...time, label: '', ticks: (...a) => axisTicks({ kind: 'time' }, ...a).map(({ at }) => ({ at, text: '' })) },
+      x: marksOnly,
       y: {
         label: '',
         kind: 'names',
@@ -140,6 +157,17 @@ class TimelineView implements View {
       hover: (point) => this.hoverLanes(point),
       click: (point) => this.clickLanes(point),
     });
+    this.devices = new DeviceLanes(
+      middle,
+      app,
+      { ...common, x: { ...marksOnly }, margin: MARGIN },
+      {
+        hover: (time) => this.setCursors(time, null),
+        lines: (time) => this.evalLines(time),
+        zoom: (begin, end) => this.zoomTo(begin, end),
+        atRest: (time) => this.zoomToEval(time),
+      },
+    );
     this.offsets = new Plot(bottom, {
       ...common,
       label: 'file offsets that were read over time',
@@ -160,6 +188,7 @@ class TimelineView implements View {
 
   unmount(): void {
     this.lanes.destroy();
+    this.devices.destroy();
     this.offsets.destroy();
   }
 
@@ -170,13 +199,13 @@ class TimelineView implements View {
     this.controls.colour.set(this.colour);
     this.controls.over.set(this.marks.wanted);
     const duration = Math.max(1, info.totals.duration_nanos);
-    lanes.x.options.limits = offsets.x.options.limits = [0, duration];
+    for (const { x } of this.plots) x.options.limits = [0, duration];
     lanes.y.options.limits = [0, Math.max(1, info.layers.length)];
     lanes.y.showAll();
     offsets.y.options.limits = [0, Math.max(1, info.model.size_bytes)];
     // A plot that the user is moving knows better than the state.
-    if (!lanes.isAhead && !offsets.isAhead) {
-      for (const { x } of [lanes, offsets]) x.show(...(state.time ?? x.options.limits));
+    if (!this.plots.some((plot) => plot.isAhead)) {
+      for (const { x } of this.plots) x.show(...(state.time ?? x.options.limits));
       offsets.y.show(...(state.offset ?? offsets.y.options.limits));
     }
     const look = [app.colours.theme, this.by, this.colour, this.marks.wanted, state.eval, state.step].join();
@@ -186,10 +215,10 @@ class TimelineView implements View {
     if (!isSameLook) {
       void this.showSelected(state);
       lanes.redraw();
+      this.devices.repaint();
       offsets.redraw();
     }
-    lanes.reframe();
-    offsets.reframe();
+    for (const plot of this.plots) plot.reframe();
     const { asked } = this;
     if (
       isSameLook &&
@@ -211,7 +240,7 @@ class TimelineView implements View {
     const rows = pixels(o1 - o0, offsets.y.span, offsets.innerHeight / 2);
     const round = ++this.round;
     // An answer from the cache may overtake an older one.
-    const isLate = (plot: 'nodes' | 'reads' | 'marks') => {
+    const isLate = (plot: 'nodes' | 'reads' | 'marks' | 'devices') => {
       if (round < this.shown[plot]) return true;
       this.shown[plot] = round;
       return false;
@@ -232,6 +261,7 @@ class TimelineView implements View {
         if (!isLate('reads')) this.showReads(answer);
         return answer.header;
       }),
+      this.devices.fetch({ t0, t1, w }, filter, () => isLate('devices')),
       this.marks.fetch({ t0, t1, o0, o1, w, h: rows * 2 }, filter).then((answer) => {
         if (isLate('marks')) return;
         this.marks.show(answer);
@@ -298,11 +328,17 @@ class TimelineView implements View {
   }
 
   exportCanvas(): HTMLCanvasElement {
-    return stackCanvases([this.lanes.canvas, this.offsets.canvas], this.app.colours.ground);
+    return stackCanvases(
+      this.sized.map((plot) => plot.canvas),
+      this.app.colours.ground,
+    );
   }
 
   exportSvg(): string {
-    return svgDocument([this.lanes.svg(), this.offsets.svg()], this.app.colours.ground);
+    return svgDocument(
+      this.sized.map((plot) => plot.svg()),
+      this.app.colours.ground,
+    );
   }
 
   exportCsv(): string {
@@ -319,11 +355,22 @@ class TimelineView implements View {
     return this.app.state.opt['timeline.colour'] === 'bytes' ? 'bytes' : 'token';
   }
 
-  /** Both plots share the time axis… */
+  private get plots(): Plot[] {
+    return [this.lanes, this.devices.plot, this.offsets];
+  }
+
+  /** Those that are in sight. */
+  private get sized(): Plot[] {
+    return this.plots.filter((plot) => plot !== this.devices.plot || this.devices.isWanted);
+  }
+
+  /** The plots share the time axis… */
   private moves(plot: Plot): void {
-    const other = plot === this.lanes ? this.offsets : this.lanes;
-    other.x.show(plot.x.low, plot.x.high);
-    other.follow();
+    for (const other of this.plots) {
+      if (other === plot) continue;
+      other.x.show(plot.x.low, plot.x.high);
+      other.follow();
+    }
   }
 
   /** …and the state follows. */
@@ -367,32 +414,13 @@ class TimelineView implements View {
     if (!nodes) return;
     if (nodes.layer) plot.drawRaster(context, nodes.layer);
     if (nodes.header.kind !== 'spans') return;
-    const pen = new CanvasPen(context);
-    const gap = lane > 6 ? 2 : 0;
-    for (const span of nodes.header.spans) {
-      const x0 = plot.px(span.begin);
-      const x1 = plot.px(span.end);
-      const right = plot.margin.left + plot.innerWidth;
-      if (x1 < plot.margin.left || x0 > right) continue;
-      const y = plot.py(this.laneOf(span.layer)) + gap / 2;
-      const width = Math.max(1, x1 - x0 - (x1 - x0 > 4 ? 0.75 : 0));
-      const colour = this.spanColour(span);
-      context.fillStyle = colour;
-      context.fillRect(x0, y, width, lane - gap);
-      const isSelected = span.eval === state.eval && span.step === state.step;
-      if (isSelected) {
-        context.strokeStyle = colours.text;
-        context.lineWidth = 2;
-        context.strokeRect(x0 - 1, y - 1, Math.max(3, width + 2), lane - gap + 2);
-      }
-      const from = Math.max(x0, plot.margin.left);
-      const room = Math.min(x1, right) - from - 8;
-      if (room > 20 && lane >= 12) {
-        // Whole words or nothing: a cut name reads as another one.
-        const text = [`${span.op} ${span.name}`, span.name, span.op].find((t) => pen.measure(t) <= room);
-        if (text) pen.text(text, from + 4, y + (lane - gap) / 2, { colour: textOn(colour) });
-      }
-    }
+    drawSpans(context, plot, nodes.header.spans, {
+      lane,
+      laneOf: (span) => this.laneOf(span.layer),
+      colourOf: (span) => this.spanColour(span),
+      isSelected: (span) => span.eval === state.eval && span.step === state.step,
+      colours,
+    });
   }
 
   private drawOffsets(context: CanvasRenderingContext2D): void {
@@ -410,22 +438,14 @@ class TimelineView implements View {
     if (this.marks.hasAny) context.globalAlpha = 0.4;
     const { exact } = reads.header;
     if (!exact) plot.drawRaster(context, reads.layer);
-    for (const access of exact ?? []) {
-      const x0 = plot.px(access.begin);
-      const y0 = plot.py(access.offset);
-      const width = Math.max(1.5, plot.px(access.end) - x0);
-      const height = Math.max(1.5, plot.py(access.offset + access.bytes) - y0);
-      context.fillStyle =
+    drawAccesses(context, plot, exact ?? [], {
+      colourOf: (access) =>
         this.colour === 'token'
           ? css(colours.time, this.tokenShare(access.token ?? 0))
-          : colours.component(this.tensorOf(access)?.component ?? null);
-      context.fillRect(x0, y0, width, height);
-      if (access.eval === state.eval && access.step === state.step) {
-        context.strokeStyle = colours.text;
-        context.lineWidth = 2;
-        context.strokeRect(x0 - 1, y0 - 1, width + 2, height + 2);
-      }
-    }
+          : colours.component(this.tensorOf(access)?.component ?? null),
+      isSelected: (access) => access.eval === state.eval && access.step === state.step,
+      colours,
+    });
     context.globalAlpha = 1;
     this.marks.draw(context, plot);
   }
@@ -448,6 +468,7 @@ class TimelineView implements View {
 
   private setCursors(x: number | null, y: number | null): void {
     this.lanes.setCursor(x, null);
+    this.devices.plot.setCursor(x, null);
     this.offsets.setCursor(x, y);
   }
 
@@ -466,14 +487,7 @@ class TimelineView implements View {
     const { tooltip, info } = this.app;
     const layer = info.layers[Math.floor(point.y)] ?? null;
     const lines: TooltipLine[] = [['time', format.exactNanos(point.x)], ...this.evalLines(point.x)];
-    const header = this.nodes?.header;
-    const raster = this.nodes?.layer;
-    if (header?.kind === 'raster' && raster) {
-      const column = Math.floor(((point.x - header.t0) / (header.t1 - header.t0)) * header.w);
-      const op = header.ops[Math.floor(point.y) * header.w + column] ?? -1;
-      if (op >= 0) lines.push(['mostly', info.ops[op] ?? '']);
-      lines.push('zoom in to see single nodes');
-    }
+    if (this.nodes?.layer) lines.push(...cellLines(this.nodes.header, point, info.ops));
     tooltip.show(point.clientX, point.clientY, format.layer(layer), lines);
   }
 
@@ -517,18 +531,19 @@ class TimelineView implements View {
   private clickLanes(point: PlotPoint): void {
     const span = this.spanAt(point);
     if (span) return this.app.setState({ eval: span.eval, step: span.step });
-    const name = this.evals.at(point.x);
     // Too wide to hit a node: a click goes one level deeper.
-    if (name && this.nodes?.header.kind === 'raster') this.zoomTo(name.begin, name.end);
+    if (this.nodes?.header.kind === 'raster') this.zoomToEval(point.x);
   }
 
   private clickOffsets(point: PlotPoint): void {
     const access = this.accessAt(point);
     if (access) this.app.setState({ eval: access.eval, step: access.step });
-    else if (this.reads && !this.reads.header.exact) {
-      const name = this.evals.at(point.x);
-      if (name) this.zoomTo(name.begin, name.end);
-    }
+    else if (this.reads && !this.reads.header.exact) this.zoomToEval(point.x);
+  }
+
+  private zoomToEval(time: number): void {
+    const name = this.evals.at(time);
+    if (name) this.zoomTo(name.begin, name.end);
   }
 
   private zoomTo(begin: number, end: number): void {
@@ -567,32 +582,9 @@ class TimelineView implements View {
     if (step) this.zoomTo(step.begin - (step.end - step.begin), step.end + (step.end - step.begin));
   }
 
-  /** The line below: exact values of the selected node, from its evaluation. */
+  /** The line below the plots. */
   private async showSelected(state: State): Promise<void> {
-    if (state.eval === null) {
-      this.selected.replaceChildren(
-        h(
-          'span',
-          { class: 'hint' },
-          'click a node or an access to select it; wheel zooms, drag pans, Shift-drag zooms to a range',
-        ),
-      );
-      return;
-    }
-    try {
-      const detail = await this.app.api.evaluation(state.eval, 'selected');
-      const step = detail.steps.find((s) => s.step === state.step) ?? detail.steps[0];
-      if (!step) return;
-      this.selected.replaceChildren(
-        ...selectedLine(detail, step),
-        h(
-          'button',
-          { type: 'button', class: 'quiet', onclick: () => this.app.setState({ view: 'playback' }) },
-          '▶ play from here',
-        ),
-      );
-    } catch {
-      this.selected.replaceChildren(h('span', { class: 'hint' }, `evaluation ${state.eval} is not in this run`));
-    }
+    const line = await selection(this.app, state);
+    if (line) this.selected.replaceChildren(...line);
   }
 }

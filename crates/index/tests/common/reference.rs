@@ -33,6 +33,13 @@ pub struct Node {
     pub accesses: Vec<Access>,
 }
 
+impl Node {
+    /// Whether it lies in a window of time; where the clock jumped back, by its begin.
+    pub fn lies_in(&self, t0: u64, t1: u64) -> bool {
+        self.end.max(self.begin) >= t0 && self.begin < t1
+    }
+}
+
 pub struct Access {
     pub tensor: String,
     pub part: &'static str,

@@ -63,6 +63,33 @@ export interface Memory {
   opportunities: Opportunities;
   working_set: WorkingSet;
   distinct_bytes: number;
+  /** Only the processor computed. */
+  devices: null;
+}
+
+/** Of a run with devices nothing is known of caches and budgets. */
+export interface DeviceMemory {
+  opportunities: null;
+  devices: Devices | null;
+}
+
+export interface MemoryRow {
+  kind: string;
+  component: string;
+  tensors: number;
+  bytes: number;
+}
+
+export interface Devices {
+  devices: {
+    device: string;
+    description: string;
+    memory_bytes: number | null;
+    memory: MemoryRow[];
+    copies: { phase: string; tensor: string; kind: string; way: string; calls: number; bytes: number }[];
+  }[];
+  host_memory: (MemoryRow & { buffer_type: string })[];
+  passes: { phase: string; passes: number; tokens: number }[];
 }
 
 export interface Attention {
