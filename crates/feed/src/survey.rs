@@ -19,6 +19,9 @@ use crate::weights::{Usage, mapping_of, step_nodes, usage_of};
 const MIN_BYTES: u64 = 64 << 20;
 /// With a device that has the rest, less than this is not worth being fed.
 const MIN_COMPUTED_BYTES: u64 = 1 << 20;
+/// What is computed is so many times what is copied, where a graph shows the model: scales of a
+/// norm over heads are copied for every token, because CUDA counts their rows as a batch.
+const MIN_COMPUTED_PER_COPIED: u64 = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -126,7 +129,8 @@ impl Found {
         let Elsewhere { on_device, copied } = self.elsewhere;
         // A graph of a part of the model would make the rest stay unknown. Of the file, what
         // is behind the last weight that is not on a device is unmapped.
-        let is_whole = (self.weights + on_device) * 2 >= self.files && copied == 0;
+        let shows_the_rest = copied * MIN_COMPUTED_PER_COPIED <= self.computed;
+        let is_whole = (self.weights + on_device) * 2 >= self.files && shows_the_rest;
         match is_whole && self.is_largest() {
             true if on_device > 0 && self.computed < MIN_COMPUTED_BYTES => Verdict::OnDevice,
             true => Verdict::Feed {
@@ -223,7 +227,9 @@ mod tests {
         // Nobody has seen the rest.
         check(found(few, 0, 0), Verdict::Pass);
         // A long prompt hides what the processor computes otherwise.
-        check(found(few, on_device_bytes, 5), Verdict::Pass);
+        check(found(few, on_device_bytes, few / 2), Verdict::Pass);
+        // What a norm over heads has is copied for every token.
+        check(found(few, on_device_bytes, 4096), feed);
         // Rows are looked up, and all else is on the device.
         check(found(0, on_device_bytes, 0), Verdict::OnDevice);
         check(found(100, on_device_bytes, 0), Verdict::OnDevice);
