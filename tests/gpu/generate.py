@@ -13,6 +13,9 @@
       --turns N          how often all of this, each time from the beginning (1); said is the last
       --fork             a child is forked after each token, which ends at once
       --memory FILE      after each turn, a line with the process's resident bytes
+      --times FILE       a line with the nanoseconds of each call that computes, until its logits are there
+      --libraries DIR    another build of llama.cpp of this version, with shared libraries (npm's)
+      -t N               threads (2)
 
 Prints each context's prompts and tokens as JSON. Batches depend on nothing but the options, so
 that with FAKE_CUDA_VOCABULARY tokens are the same each time in several sequences too.
@@ -24,6 +27,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARIES = HERE / "node_modules/@node-llama-cpp/linux-x64-cuda/bins/linux-x64-cuda"
@@ -66,11 +70,13 @@ def fail(what):
     raise SystemExit(f"generate: {what}")
 
 
-def load_llama():
-    if not LIBRARIES.is_dir():
-        fail(f"{LIBRARIES} is missing\n  try: npm install --no-save, in {HERE}")
+def load_llama(folder):
+    if not folder.is_dir():
+        fail(f"{folder} is missing\n  try: npm install --no-save, in {HERE}")
+    # npm's are called libllama.cuda.VERSION.so.
     base, ggml, llama = (
-        ctypes.CDLL(str(next(LIBRARIES.glob(name)))) for name in ("libggml-base.so", "libggml.cuda.*.so", "libllama.cuda.*.so")
+        ctypes.CDLL(str(next(path for pattern in (f"{name}.so", f"{name}.cuda.*.so") for path in folder.glob(pattern))))
+        for name in ("libggml-base", "libggml", "libllama")
     )
     for library, name, result, arguments in (
         (llama, "llama_model_default_params", ModelParams, []),
@@ -80,7 +86,9 @@ def load_llama():
         (llama, "llama_batch_init", Batch, [I32, I32, I32]),
         (llama, "llama_batch_free", None, [Batch]),
         (llama, "llama_decode", I32, [P, Batch]),
-        (llama, "llama_get_logits_ith", ctypes.POINTER(F32), [P, I32]),
+        (llama, "llama_synchronize", None, [P]),
+        (llama, "llama_sampler_init_greedy", P, []),
+        (llama, "llama_sampler_sample", I32, [P, P, I32]),
         (llama, "llama_model_get_vocab", P, [P]),
         (llama, "llama_vocab_n_tokens", I32, [P]),
         (llama, "llama_get_memory", P, [P]),
@@ -96,7 +104,7 @@ def load_llama():
     silent = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, P)(lambda level, text, data: None)
     llama.llama_log_set(silent, None)
     llama.silent = silent
-    ggml.ggml_backend_load_all_from_path(str(LIBRARIES).encode())
+    ggml.ggml_backend_load_all_from_path(str(folder).encode())
     # The structs are those of this package's llama.cpp; another one's would be read wrongly.
     params = llama.llama_context_default_params()
     found = (params.n_ctx, params.n_batch, params.n_ubatch, params.n_seq_max, params.flash_attn, params.offload_kqv)
@@ -124,11 +132,13 @@ class Context:
         params.n_ctx = (args.prompt + args.tokens + 255) // 256 * 256 * args.sequences
         params.n_ubatch = args.ubatch
         params.n_seq_max = args.sequences
-        params.n_threads = params.n_threads_batch = 2
+        params.n_threads = params.n_threads_batch = args.threads
         params.flash_attn = FLASH[args.flash]
         self.llama, self.args = llama, args
         self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(model))
         self.handle = llama.llama_init_from_model(model, params) or fail("cannot make a context")
+        self.greedy = llama.llama_sampler_init_greedy()
+        self.nanos = []
         self.batch = llama.llama_batch_init(max(2048, args.prompt * args.sequences), 0, 1)
         # Any tokens will do: they differ, so that a mix-up shows.
         self.prompts = [
@@ -153,11 +163,14 @@ class Context:
                 batch.seq_id[at][0], batch.logits[at] = s, i + 1 == len(tokens)
                 batch.n_tokens += 1
             last.append(batch.n_tokens - 1)
+        begin = time.monotonic_ns()
         if self.llama.llama_decode(self.handle, batch) != 0:
             fail("cannot compute a batch")
+        self.llama.llama_synchronize(self.handle)
+        if self.args.times:
+            self.nanos.append(time.monotonic_ns() - begin)
         for s, at in enumerate(last):
-            logits = self.llama.llama_get_logits_ith(self.handle, at)[: self.vocabulary]
-            self.generated[s].append(max(range(self.vocabulary), key=logits.__getitem__))
+            self.generated[s].append(self.llama.llama_sampler_sample(self.greedy, self.handle, at))
 
     def free(self):
         self.llama.llama_batch_free(self.batch)
@@ -204,8 +217,11 @@ def main():
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--fork", action="store_true")
     parser.add_argument("--memory")
+    parser.add_argument("--times")
+    parser.add_argument("--libraries", type=pathlib.Path, default=LIBRARIES)
+    parser.add_argument("-t", dest="threads", type=int, default=2)
     args = parser.parse_args()
-    base, ggml, llama = load_llama()
+    base, ggml, llama = load_llama(args.libraries.resolve())
     model = load_model(args, base, ggml, llama)
     contexts = [Context(args, llama, model, number) for number in range(args.contexts)]
     for _ in range(args.turns):
@@ -214,6 +230,8 @@ def main():
         [{"prompt": prompt, "generated": generated} for prompt, generated in zip(context.prompts, context.generated, strict=True)]
         for context in contexts
     ]))
+    if args.times:
+        pathlib.Path(args.times).write_text("".join(f"{nanos}\n" for context in contexts for nanos in context.nanos))
     for context in contexts:
         context.free()
     llama.llama_model_free(model)

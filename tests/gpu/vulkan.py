@@ -96,12 +96,17 @@ def environment(server: Path) -> dict[str, str]:
 class Server:
     """A llama-server that answers, until the end of the block."""
 
+    # More of each request.
+    request: dict = {}
+
     def __init__(self, command: list, env: dict[str, str], log: Path):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.log = log
-        usual = ["--host", "127.0.0.1", "--port", self.port, "-t", THREADS, "-np", 1, "--no-webui"]
+        usual = ["--host", "127.0.0.1", "--port", self.port, "-t", THREADS, "--no-webui"]
+        if "-np" not in command:
+            usual += ["-np", 1]
         with open(log, "wb") as out:
             words = [str(word) for word in [*command, *usual]]
             self.process = subprocess.Popen(words, stdout=out, stderr=out, env=env)
@@ -123,7 +128,7 @@ class Server:
 
     def complete(self, prompt: str, count: int) -> dict:
         """Greedy: the text, and for each token the three likeliest with their logarithms."""
-        body = {"prompt": prompt, "n_predict": count, "temperature": 0, "n_probs": 3, "cache_prompt": False}
+        body = {"prompt": prompt, "n_predict": count, "temperature": 0, "n_probs": 3, "cache_prompt": False, **self.request}
         try:
             answer = self.ask("POST", "/completion", body)
         except (OSError, http.client.HTTPException) as error:

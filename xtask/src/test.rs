@@ -107,6 +107,12 @@ pub fn all() -> Vec<Step> {
             run_on_fake_cuda,
         ),
         Step::new(
+            "gpu recording",
+            "records of CUDA and Vulkan are what the device did (llama-server with Vulkan, on llvmpipe); runs of a real card are read",
+            "the lines above name the case; tests/gpu/check.py and check_vulkan.py say how to run one alone",
+            record_on_devices,
+        ),
+        Step::new(
             "gpu feeding",
             "what a device leaves to the processor is fed (llama-server with Vulkan, on llvmpipe)",
             "the lines above name the case; tests/gpu/feed.py says how to run one alone",
@@ -353,13 +359,30 @@ fn record_other_programs(house: &House) -> Outcome {
     house.run(versions)
 }
 
+fn record_on_devices(house: &House) -> Outcome {
+    let mut cuda = house.command(venv_python(house));
+    cuda.arg(house.root().join("tests/gpu/check.py"));
+    cuda.arg("--tensorscope").arg(house.tensorscope());
+    house.run(cuda)?;
+    let mut recorded = house.command(venv_python(house));
+    recorded.arg(house.root().join("tests/gpu/check_recorded.py"));
+    recorded.arg("--tensorscope").arg(house.tensorscope());
+    house.run(recorded)?;
+    house.run(on_vulkan(house, "check_vulkan.py"))
+}
+
 fn feed_beside_a_device(house: &House) -> Outcome {
-    let mut feed = house.command(venv_python(house));
-    feed.arg(house.root().join("tests/gpu/feed.py"));
-    feed.arg("--tensorscope").arg(house.tensorscope());
-    feed.arg("--models").arg(house.root().join("models"));
-    feed.arg("--cache").arg(house.target().join("models"));
-    house.run(feed)
+    house.run(on_vulkan(house, "feed.py"))
+}
+
+/// A script that runs llama-server on Vulkan.
+fn on_vulkan(house: &House, script: &str) -> std::process::Command {
+    let mut command = house.command(venv_python(house));
+    command.arg(house.root().join("tests/gpu").join(script));
+    command.arg("--tensorscope").arg(house.tensorscope());
+    command.arg("--models").arg(house.root().join("models"));
+    command.arg("--cache").arg(house.target().join("models"));
+    command
 }
 
 /// A script of ours in the virtual environment.
