@@ -1,6 +1,6 @@
 """Runs what the posts say, and prints what comes out beside what is published.
 
-    python reproduce.py --tensorscope TENSORSCOPE [--with-card] [NAME…]
+    python reproduce.py --tensorscope TENSORSCOPE [--needs card] [NAME…]
 
 `reproduce` in a page's data file says what is run and which value of the page it gives
 (docs/posts/data/README.md). What must be equal is compared; times are shown, and only must be there. What
@@ -29,7 +29,7 @@ NEAR = 0.05
 
 
 def has_card() -> bool:
-    return Path("/proc/driver/nvidia/version").exists()
+    return Path("/proc/driver/nvidia/version").exists() or Path("/dev/nvidiactl").exists()
 
 
 def left_out(part: dict) -> str | None:
@@ -82,9 +82,11 @@ def amount(value) -> str:
     return ", ".join(f"{number:,.6g}" for number in as_list(value))
 
 
-def reproduce(root: Path, data: Data, tensorscope: str) -> int:
+def reproduce(root: Path, data: Data, tensorscope: str, needs: str | None = None) -> int:
     wrong = 0
     for part in data.json.get("reproduce", []):
+        if needs and part.get("needs", "processor") != needs:
+            continue
         print(f"    $ {part['run']}", flush=True)
         reason = left_out(part)
         if reason:
@@ -112,6 +114,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     parser.add_argument("--tensorscope", required=True)
+    parser.add_argument("--needs", choices=NEEDS, help="only the parts that need this")
     parser.add_argument("names", nargs="*", help="pages, without .md; all if none is named")
     args = parser.parse_args()
     pages = [page for page in pages_of(args.root) if not args.names or page.stem in args.names]
@@ -125,7 +128,7 @@ def main() -> int:
         if data.json.get("reproduce"):
             print(f"    {page.relative_to(args.root)}", flush=True)
             try:
-                wrong += reproduce(args.root, data, args.tensorscope)
+                wrong += reproduce(args.root, data, args.tensorscope, args.needs)
             except (Wrong, ValueError) as error:
                 print(f"      {error}")
                 wrong += 1

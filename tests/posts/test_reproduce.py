@@ -1,4 +1,4 @@
-"""reproduce.py fails when a number that has to be equal is not, and leaves out what cannot run here.
+"""reproduce.py fails when a number that has to be equal is not, and leaves out what cannot run here; card.py goes on after a piece that fails.
 
     python test_reproduce.py
 """
@@ -6,16 +6,18 @@
 import contextlib
 import io
 import json
+import shutil
 import tempfile
 import unittest
 from pathlib import Path
 
+import card
 import reproduce
 from pages import Data, Wrong
 
 
 class Reproduced(unittest.TestCase):
-    def ran(self, **part):
+    def ran(self, only=None, **part):
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder).resolve()
             path = root / "x.json"
@@ -23,7 +25,7 @@ class Reproduced(unittest.TestCase):
             path.write_text(json.dumps({"sources": [source], "reproduce": [part]}))
             said = io.StringIO()
             with contextlib.redirect_stdout(said):
-                wrong = reproduce.reproduce(root, Data(root, path), "/bin/true")
+                wrong = reproduce.reproduce(root, Data(root, path), "/bin/true", only)
             return wrong, said.getvalue()
 
     def compared(self, printed, how):
@@ -47,6 +49,10 @@ class Reproduced(unittest.TestCase):
         self.assertEqual(self.compared("NaN", "shown")[0], 1)
         self.assertRaises(Wrong, self.compared, 12, "roughly")
 
+    def test_only_what_needs_a_card_is_run_where_that_is_asked_for(self):
+        self.assertEqual(self.ran(only="card", run="exit 3", compare=[])[0], 0)
+        self.assertEqual(self.ran(only="processor", run="exit 3", compare=[])[0], 1)
+
     def test_a_command_that_fails_is_wrong(self):
         wrong, said = self.ran(run="echo no >&2; exit 3", compare=[])
         self.assertEqual(wrong, 1)
@@ -64,6 +70,39 @@ class Reproduced(unittest.TestCase):
         self.assertIn("left out: no-such-program is not installed", said)
         with self.assertRaises(Wrong):
             self.ran(run="true", needs="luck")
+
+
+class OnACard(unittest.TestCase):
+    def session(self, folder, seconds=60):
+        session = card.Session(Path(folder), Path(folder) / "out", seconds)
+        self.addCleanup(shutil.rmtree, session.work)
+        return session
+
+    def quietly(self, run, *words):
+        with contextlib.redirect_stdout(io.StringIO()):
+            return run(*words)
+
+    def test_lines_where_the_debugger_stops_are_in_the_kernels(self):
+        self.assertGreater(card.line_of(f"{card.KERNELS}/attention_decode.cu", "void decode_tensor(", "float scores[TILES][4]"), 1)
+        self.assertGreater(card.line_of(f"{card.KERNELS}/gemm_f32.cu", "void shared(", "sum += a_tile[y][i]"), 1)
+        for name in card.SOURCES:
+            self.assertTrue((card.ROOT / card.CARD / f"{name}.cu").exists(), name)
+
+    def test_a_piece_that_fails_or_hangs_does_not_stop_the_next(self):
+        with tempfile.TemporaryDirectory() as folder:
+            session = self.session(folder)
+            self.quietly(session.run, "fails", "echo broken; exit 3")
+            self.quietly(session.run, "hangs", "sleep 60 & sleep 60", 0.2)
+            self.quietly(session.run, "works", "printf 'a\\tb  \\n'")
+            self.assertEqual([row["code"] for row in session.rows], [3, "stopped: too slow", 0])
+            self.assertEqual((session.texts / "works.txt").read_text(), "a       b\n")
+            self.assertTrue((session.out / "posts.tar.gz").exists())
+
+    def test_nothing_begins_without_time(self):
+        with tempfile.TemporaryDirectory() as folder:
+            session = self.session(folder, seconds=0)
+            self.quietly(session.run, "late", "exit 0")
+            self.assertEqual(session.rows[0]["code"], "left out: no time left")
 
 
 if __name__ == "__main__":
