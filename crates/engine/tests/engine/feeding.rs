@@ -199,7 +199,7 @@ fn by_hand(model: &gguf::Model, way: Way) -> Plan {
 
 #[test]
 fn every_architecture_gives_the_same_streamed_pinned_and_in_slots() {
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for preset in PRESETS {
         let _alone = alone();
         let model = load(&write(&tiny(preset.name), directory.path(), Split::Whole));
@@ -245,7 +245,7 @@ fn every_architecture_gives_the_same_streamed_pinned_and_in_slots() {
 
 #[test]
 fn trained_models_split_sets_and_sequences_give_the_same() {
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let split = write(&tiny("qwen3-30b-a3b"), directory.path(), Split::Tensors(7));
     let dense = shipped("shakespeare-dense.gguf");
     let moe = shipped("shakespeare-moe.gguf");
@@ -402,7 +402,7 @@ fn reads_that_fail_now_and_then_change_nothing() {
 #[test]
 fn what_cannot_be_read_ends_the_generation() {
     let _alone = alone();
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("model.gguf");
     std::fs::copy(shipped("shakespeare-moe.gguf"), &path).unwrap();
     let model = load(&path);
@@ -435,7 +435,7 @@ fn what_cannot_be_read_ends_the_generation() {
 #[test]
 fn a_model_that_changes_meanwhile_ends_the_generation() {
     let _alone = alone();
-    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = directory.path().join("model.gguf");
     std::fs::copy(shipped("shakespeare-dense.gguf"), &path).unwrap();
     let model = load(&path);
