@@ -163,7 +163,7 @@ pub fn analyse(run: &Run, props: &AnalyseProps) -> anyhow::Result<Results> {
     let machine = match &props.ceilings {
         Some(ceilings) => Machine {
             compute_seconds_per_token: compute_seconds(&sequence),
-            ..planning::machine_of(ceilings)
+            ..planning::machine_of(&ceilings.disk, &ceilings.memory)
         },
         None => Machine::new(0.0),
     };

@@ -9,13 +9,18 @@ use std::{
 pub mod measured;
 
 use analysis::{
+    experts_cache::routing_of,
     roofline::Roofline,
     time_stack::{self, Bytes, PhaseTime},
+    weights::weights_of,
 };
 use anyhow::Context as _;
 use bench::verify;
 use diagnose::{Diagnosis, Inputs};
+use gguf::GgmlType;
 use imports::{Format, Import};
+use launch::planning::{self, Question};
+use plan::{Machine, Strategies};
 use reader::{Log, kernel::Timeline};
 use render::diagnosis::Sources;
 use rules::{RuleFile, RuleSet, Subject};
@@ -26,7 +31,7 @@ use terminal::runs::{open_run, says_what_is_missing};
 use measured::{Measure, Measured};
 
 use crate::{
-    analyse::{AnalyseProps, Results, analyse, model_of, read_ceilings, results},
+    analyse::{Results, model_of, read_ceilings, results, sequence_of},
     setup::setup_of,
 };
 
@@ -186,7 +191,7 @@ fn diagnosis_of(
         ceilings: ceilings.clone(),
         threads: &bytes.threads(),
         better_kernels: better_kernels(run),
-        fed_nanos_per_token: fed_nanos(run, times, measured)?,
+        fed_nanos_per_token: fed_nanos(run, results, times, measured)?,
         more: &[],
     };
     let mut diagnosis = diagnose::diagnose(&inputs, rules, imported);
@@ -317,43 +322,78 @@ fn threads_of(results: &Results, bytes: &Bytes) -> Option<usize> {
 }
 
 /// A generated token's time with weights fed in the memory that the run had, as `plan`
-/// predicts it; only of a run that waited for pages, and where the disk was measured.
-fn fed_nanos(run: &Run, times: &[PhaseTime], measured: &Measured) -> anyhow::Result<Option<f64>> {
+/// predicts it; only of a run that waited for pages, where the disk was measured and the model
+/// is still there.
+fn fed_nanos(
+    run: &Run,
+    results: &Results,
+    times: &[PhaseTime],
+    measured: &Measured,
+) -> anyhow::Result<Option<f64>> {
     let waits = |time: &PhaseTime| time.disk.unwrap_or(0) > time.nanos / 20 && time.fed == 0;
+    let generates = |time: &&PhaseTime| time.phase == "generate" && time.tokens > 0;
     let (Some(disk), Some(memory)) = (&measured.disk, &measured.memory) else {
         return Ok(None);
     };
-    let memory_bytes = setup_of(run, model_of(run).as_ref(), None).memory_bytes;
-    let Some(budget) = memory_bytes.filter(|_| times.iter().any(waits)) else {
+    let model = model_of(run);
+    let budget = setup_of(run, model.as_ref(), None).memory_bytes;
+    let budget = budget.filter(|_| times.iter().any(waits));
+    let generate = times.iter().find(generates);
+    let (Some(model), Some(budget_bytes), Some(generate)) = (model, budget, generate) else {
         return Ok(None);
     };
+    let sequence = sequence_of(run)?;
+    let weights = weights_of(&sequence, Some(&model));
+    let routing = routing_of(&sequence);
     // The run computed as fast as its threads do when they do not wait.
-    let computing = |time: &&PhaseTime| time.phase == "generate" && time.tokens > 0;
-    let generate = times.iter().find(computing);
-    let props = AnalyseProps {
-        budgets_bytes: vec![budget],
-        ceilings: Some(kernelio::Ceilings {
-            disk: disk.clone(),
-            memory: memory.clone(),
-            compute: None,
-            cards: vec![],
-            cpu_threads: 0,
-            when: String::new(),
-        }),
-        ..AnalyseProps::default()
-    };
-    let predicted = analyse(run, &props)?.caches.and_then(|c| c.opportunities);
-    let outlook = predicted.and_then(|o| o.budgets.into_iter().next());
-    let best = outlook.and_then(|outlook| {
-        let strategies = outlook.strategies.iter();
-        strategies.filter_map(|s| s.disk_bytes_per_token).min()
-    });
-    let Some((bytes, generate)) = best.zip(generate) else {
-        return Ok(None);
-    };
     let compute = (generate.at_wall.unwrap_or(0) + generate.below_wall) as f64;
-    let read = bytes as f64 * 1e9 / disk.bytes_per_second as f64;
-    Ok(Some(read.max(compute / generate.tokens as f64)))
+    let machine = planning::machine_of(disk, memory);
+    // Disks with credits give less after a run than they gave in it, by faults alone.
+    let below = results.underneath.as_ref();
+    let verdicts = below.map_or(&[][..], |below| &below.verdicts);
+    let seen = verdicts.iter().find(|v| v.phase == generate.phase);
+    let seen = seen.and_then(|verdict| verdict.disk_bytes_per_second);
+    let machine = Machine {
+        compute_seconds_per_token: Some(compute / 1e9 / generate.tokens as f64),
+        disk_bytes_per_second: machine.disk_bytes_per_second.max(seen.unwrap_or(0) as f64),
+        ..machine
+    };
+    let first = &model.files()[0].path;
+    let ahead = planning::read_ahead_bytes(Some(run), Some(first));
+    let question = Question {
+        budget_bytes,
+        other_bytes: other_bytes(run, &model),
+        strategies: Strategies::ALL,
+        machine: machine.reading_ahead(ahead, &weights),
+        routing: Some(&routing).filter(|routing| !routing.uses.is_empty()),
+        policy: None,
+        tokens: None,
+        model: &model,
+        weights,
+    };
+    let speed = question.answer().plan.predicted.tokens_per_second;
+    Ok(speed.map(|tokens_per_second| 1e9 / tokens_per_second))
+}
+
+/// What `run` would need besides weights for what was recorded: its context, and buffers for
+/// no more tokens than its prompt has. Of a program that is not ours what plans presume.
+fn other_bytes(run: &Run, model: &gguf::Model) -> u64 {
+    let usual = (
+        GgmlType::F16,
+        planning::CONTEXT_TOKENS,
+        planning::MICRO_BATCH_TOKENS,
+    );
+    let metadata = run.metadata();
+    let of_run = metadata.and_then(|metadata| {
+        let settings = metadata.settings.as_ref()?;
+        let prompt = metadata.statistics.as_ref()?.prompt_tokens;
+        let prompt = u32::try_from(prompt).unwrap_or(u32::MAX);
+        let at_once = prompt.max(settings.parallel).min(settings.ubatch_tokens);
+        let key_type = GgmlType::from_name(&settings.kv_type_k)?;
+        Some((key_type, settings.context_tokens, at_once))
+    });
+    let (key_type, context, at_once) = of_run.unwrap_or(usual);
+    planning::other_bytes(model, key_type, context.into(), at_once.into())
 }
 
 fn print(

@@ -194,7 +194,8 @@ fn machine(
         return Ok(Machine::new(rate as f64));
     }
     if let Some(path) = &args.ceilings {
-        return Ok(planning::machine_of(&read_ceilings(path)?));
+        let measured = read_ceilings(path)?;
+        return Ok(planning::machine_of(&measured.disk, &measured.memory));
     }
     planning::machine_here(file, threads, weights).ok_or_else(|| {
         anyhow!("the disk's speed cannot be measured; say it, for instance --disk 2G")

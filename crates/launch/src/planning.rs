@@ -7,7 +7,8 @@ use anyhow::bail;
 use gguf::GgmlType;
 use indicatif::HumanBytes;
 use kernelio::CeilingError;
-use kernelio::disk::{self, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
+use kernelio::disk::{self, DiskCeiling, DiskOptions, MethodChoice, Setting, SettingChoice, Stop};
+use kernelio::memory::MemoryCeiling;
 pub use plan::Policies;
 use plan::{
     Machine, Policy, RoutingSequence, Spread, Strategies, TokenSpan, Use, Varies, Wanted, Weight,
@@ -157,6 +158,18 @@ pub fn other_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: 
     Other::new(model, kv_type, context, batch).bytes()
 }
 
+/// How much more the KV cache takes where windows have as many cells as the context.
+pub fn whole_windows_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64) -> u64 {
+    let question = gguf::Question {
+        context_tokens: Some(context),
+        kv_type,
+        batch: 1,
+    };
+    let cache = gguf::Summary::new(model, &question).kv_cache;
+    let narrow = cache.llama_cpp_bytes_at_context;
+    cache.whole_windows_bytes_at_context.saturating_sub(narrow)
+}
+
 /// About what llama.cpp reserves to compute so many tokens: logits and some activations of
 /// each.
 pub fn buffer_bytes(vocabulary: u64, embedding_length: u64, tokens: u64) -> u64 {
@@ -278,13 +291,12 @@ pub fn check_cache(model: &gguf::Model, key_type: GgmlType, context: usize) -> a
 
 /// The machine that `bench ceilings` measured: its disk while nothing computed, which is the most
 /// that a run can have of it.
-pub fn machine_of(ceilings: &kernelio::Ceilings) -> Machine {
-    let disk = &ceilings.disk;
+pub fn machine_of(disk: &DiskCeiling, memory: &MemoryCeiling) -> Machine {
     let rate = disk.bytes_per_second as f64;
     let low = disk.rates.lowest_bytes_per_second as f64 * MIN_WHILE_COMPUTING;
     let high = disk.rates.highest_bytes_per_second as f64;
     let machine = Machine {
-        memory_bytes_per_second: Some(ceilings.memory.bytes_per_second as f64),
+        memory_bytes_per_second: Some(memory.bytes_per_second as f64),
         ..Machine::new(rate)
     };
     machine.varying(Varies {
