@@ -298,6 +298,7 @@ impl EngineArgs {
                 When::On => FlashAttention::On,
                 When::Off => FlashAttention::Off,
             },
+            windows: defaults.windows,
         };
         Ok(Prepared {
             model,
@@ -340,12 +341,17 @@ pub fn read_prompt(path: &Path) -> anyhow::Result<String> {
             )
         })?
     };
-    String::from_utf8(bytes).map_err(|error| {
+    let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         anyhow!(
             "{}: byte {at}: the prompt is not UTF-8 text",
             path.display()
         )
+    })?;
+    // Editors of Windows put a mark before the text that is no part of it.
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(rest) => rest.to_owned(),
+        None => text,
     })
 }
 

@@ -6,9 +6,9 @@ mod generation;
 
 use std::{process::ExitCode, time::Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use engine::{
-    context::Context,
+    context::{Context, Windows},
     feeding::Feeding,
     generate::generate_drafted,
     loading::Loading,
@@ -30,6 +30,7 @@ use planfile::Plan;
 use terminal::signals;
 
 pub use self::args::Args;
+use self::args::Draft;
 use self::{drafting::Guesser, generation::Generation};
 use crate::{
     engine_args::{DEFAULT_TOKENS, EngineArgs, MemoryCounts, Prompts},
@@ -127,8 +128,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let wish = args.wish();
     let mut asked = Asked::new(&args.engine, &prompts);
+    if args.draft == Draft::Ngram || draft_file.is_some() {
+        asked.windows = Windows::Whole;
+    }
     if let Some(file) = &draft_file {
         asked.keep_beside(file);
+    }
+    if args.memory.is_some() && asked.beside_bytes >= budget_bytes {
+        bail!(
+            "--draft-model: it takes about {} with its cache and buffers, and the memory for all is {}; \
+             give more --memory, or a smaller model",
+            HumanBytes(asked.beside_bytes),
+            HumanBytes(budget_bytes)
+        );
     }
     let feed = decide(&asked, &wish, &model, plan, budget_bytes).said(&model, args.quiet);
     // Before the model is loaded: a bad path must not wait for that.
@@ -148,9 +160,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(_) => MemoryCounts::Yes,
         None => MemoryCounts::No,
     };
-    let guesser = drafting::guesser(&args, &prompts, feed.is_some())?;
+    // Guesses that nobody asked for are not worth a larger cache.
+    let pays = feed.is_some() && asked.whole_windows_bytes(&model) == 0;
+    let guesser = drafting::guesser(&args, &prompts, pays)?;
     let repack = repack(&args, feed.is_some(), guesser);
-    let prepared = args.engine.prepare(prompts, repack, loading, counts)?;
+    let mut prepared = args.engine.prepare(prompts, repack, loading, counts)?;
+    if guesser.is_some() {
+        prepared.context.windows = Windows::Whole;
+    }
     let small = args
         .draft_model
         .as_deref()
@@ -292,6 +309,7 @@ pub struct Asked<'a> {
     sequences: usize,
     /// Of another model that is in memory meanwhile.
     beside_bytes: u64,
+    windows: Windows,
 }
 
 impl Asked<'_> {
@@ -301,6 +319,7 @@ impl Asked<'_> {
             prompt_tokens: prompts.max_tokens(),
             sequences: prompts.parallel,
             beside_bytes: 0,
+            windows: Windows::Narrow,
         }
     }
 
@@ -332,7 +351,16 @@ impl Asked<'_> {
 
     fn other_bytes(&self, model: &gguf::Model) -> u64 {
         let (context, batch) = (self.context(), self.micro_batch());
-        planning::other_bytes(model, self.engine.key_type, context, batch) + self.beside_bytes
+        let windows = match self.windows {
+            Windows::Narrow => 0,
+            Windows::Whole => self.whole_windows_bytes(model),
+        };
+        let other = planning::other_bytes(model, self.engine.key_type, context, batch);
+        other + windows + self.beside_bytes
+    }
+
+    fn whole_windows_bytes(&self, model: &gguf::Model) -> u64 {
+        planning::whole_windows_bytes(model, self.engine.key_type, self.context())
     }
 
     fn question<'m>(

@@ -34,6 +34,18 @@ pub struct ContextProps {
     pub key_type: GgmlType,
     pub value_type: GgmlType,
     pub flash_attention: FlashAttention,
+    pub windows: Windows,
+}
+
+/// Cells of the KV cache for layers that look back over a window only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Windows {
+    /// As many as the window needs, as llama.cpp's own programs have them.
+    #[default]
+    Narrow,
+    /// As many as the context: tokens that are taken back leave all others where they are,
+    /// which drafts ask for, so that no bit changes.
+    Whole,
 }
 
 impl Default for ContextProps {
@@ -47,6 +59,7 @@ impl Default for ContextProps {
             key_type: GgmlType::F16,
             value_type: GgmlType::F16,
             flash_attention: FlashAttention::Auto,
+            windows: Windows::Narrow,
         }
     }
 }
@@ -95,6 +108,7 @@ impl<'m> Context<'m> {
         // so that each token's sequence is known.
         params.kv_unified = true;
         params.no_perf = true;
+        params.swa_full = props.windows == Windows::Whole;
         if let Some((function, data)) = callback {
             params.cb_eval = Some(function);
             params.cb_eval_user_data = data;

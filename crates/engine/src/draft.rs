@@ -124,6 +124,11 @@ impl<'m> Drafting<'m> {
                 if worth == 0 {
                     return Ok(Draft::default());
                 }
+                if !model.knows(tokens) {
+                    return Ok(Draft::default());
+                }
+                // A prompt is computed once; what a guess takes is what it would take again.
+                model.catch_up(sequence as u32, tokens)?;
                 let begin = Instant::now();
                 let tokens = model.draft(sequence as u32, tokens, worth)?;
                 if let Some(governor) = &mut self.governor {

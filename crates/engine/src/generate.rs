@@ -87,6 +87,12 @@ pub trait Observer {
     fn waited(&self) -> Waited {
         Waited::default()
     }
+    /// Tokens of the next pass were guessed, which took so long.
+    fn guessed(&mut self, _took: Duration) {}
+    /// Passes of more tokens than this read far more than theirs: no guess is worth that.
+    fn max_pass_tokens(&self) -> usize {
+        usize::MAX
+    }
 }
 
 /// Time that was not spent on computing.
@@ -143,7 +149,8 @@ pub fn generate(
     generate_drafted(model, context, props, None, observer)
 }
 
-/// The same, and tokens that `drafting` guesses are checked in the same pass. With one sequence
+/// The same, and tokens that `drafting` guesses are checked in the same pass. The context has
+/// [`crate::context::Windows::Whole`] then. With one sequence
 /// the tokens, and the bits of the logits that they come from, are those of [`generate`]: a token is always drawn from
 /// logits that the tokens before it gave, and a guess only says which of these can be
 /// computed already.
@@ -173,7 +180,7 @@ pub fn generate_drafted(
         .slots
         .resize_with(props.sequences(), || None::<Slot>);
     while generation.fill_slots(context) {
-        generation.draft(context)?;
+        generation.draft(context, observer)?;
         if generation.pass(context, observer)?.is_break() {
             generation.result.interrupted = true;
             break;
@@ -239,7 +246,11 @@ impl Generation<'_, '_> {
     }
 
     /// Asks for guesses, where all sequences generate.
-    fn draft(&mut self, context: &Context<'_>) -> Result<(), EngineError> {
+    fn draft(
+        &mut self,
+        context: &Context<'_>,
+        observer: &mut impl Observer,
+    ) -> Result<(), EngineError> {
         let Some(drafting) = &mut self.drafting else {
             return Ok(());
         };
@@ -250,6 +261,8 @@ impl Generation<'_, '_> {
         let sequences = self.slots.iter().flatten().filter(|slot| slot.is_open);
         // A second graph would read the weights a second time.
         let room = context.props().micro_batch.min(context.props().batch);
+        let room = room.min(observer.max_pass_tokens());
+        let begin = Instant::now();
         let mut room = room.saturating_sub(sequences.count());
         for (sequence, slot) in self.slots.iter_mut().enumerate() {
             let Some(slot) = slot.as_mut().filter(|slot| slot.is_open) else {
@@ -263,6 +276,7 @@ impl Generation<'_, '_> {
             slot.draft = drafting.draft(sequence, &slot.tokens, max)?;
             room -= slot.draft.tokens.len();
         }
+        observer.guessed(begin.elapsed());
         Ok(())
     }
 

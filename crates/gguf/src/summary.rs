@@ -96,6 +96,9 @@ pub struct KvCache {
     /// Bytes that llama.cpp allocates for it with its default batch: it pads
     /// caches to 256 tokens, and windows by a batch of 512.
     pub llama_cpp_bytes_at_context: u64,
+    /// The same where windows have as many cells as the context.
+    #[serde(skip)]
+    pub whole_windows_bytes_at_context: u64,
     /// Layers with a cache of their own, and those of them with a window.
     pub layers: u64,
     pub window_layers: u64,
@@ -385,14 +388,17 @@ impl LayerCache {
     }
 
     fn allocated_tokens(&self, context_tokens: u64) -> u64 {
-        let tokens = match self.window_tokens {
+        padded(match self.window_tokens {
             Some(window) => context_tokens.min(window.saturating_add(LLAMA_CPP_UBATCH_TOKENS)),
             None => context_tokens,
-        };
-        tokens
-            .checked_next_multiple_of(LLAMA_CPP_CACHE_PAD_TOKENS)
-            .unwrap_or(tokens)
+        })
     }
+}
+
+fn padded(tokens: u64) -> u64 {
+    tokens
+        .checked_next_multiple_of(LLAMA_CPP_CACHE_PAD_TOKENS)
+        .unwrap_or(tokens)
 }
 
 /// The cache of each layer of `layers`, in the same order.
@@ -471,6 +477,7 @@ fn kv_cache(ty: GgmlType, context_tokens: u64, caches: &[LayerCache]) -> KvCache
         context_tokens,
         bytes_at_context: total(&|c| c.attended_tokens(context_tokens)),
         llama_cpp_bytes_at_context: total(&|c| c.allocated_tokens(context_tokens)),
+        whole_windows_bytes_at_context: total(&|_| padded(context_tokens)),
         layers: used().count() as u64,
         window_layers: used().filter(|c| c.window_tokens.is_some()).count() as u64,
     }

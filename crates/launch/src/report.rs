@@ -63,7 +63,7 @@ pub struct Drafted {
 impl Drafted {
     fn sentence(&self) -> String {
         if self.drafted_tokens == 0 {
-            return "no token was guessed: it would not have paid".to_owned();
+            return "no token was guessed: nothing was worth checking".to_owned();
         }
         format!(
             "{} of {} were right; {} checked one or more",
@@ -212,7 +212,10 @@ impl Report {
             eprintln!("tensorscope: {}", parts.join(", "));
         }
         let is_fed = self.shares.is_none_or(|shares| !shares.is_nothing_fed());
-        let predicted = self.predicted_tokens_per_second.filter(|_| is_fed);
+        // What is predicted has one token a pass.
+        let is_alone = self.pass_tokens.iter().all(|&tokens| tokens <= 1);
+        let predicted = self.predicted_tokens_per_second;
+        let predicted = predicted.filter(|_| is_fed && is_alone);
         if let (Some(predicted), Some(measured)) = (predicted, self.tokens_per_second) {
             let interval = self
                 .predicted_low

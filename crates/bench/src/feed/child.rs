@@ -127,6 +127,8 @@ impl Runner {
         add("--ctx-size", &wanted.context.to_string());
         add("--ubatch-size", &"64");
         add("--strategy", &wanted.strategy);
+        // One token a pass, in all that is compared.
+        add("--draft", &"off");
         add("--memory", &wanted.limit_bytes.to_string());
         if let Some(threads) = self.threads {
             add("-t", &threads.to_string());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, anyhow, bail};
 use engine::{
     absent::AbsentGpu,
-    context::{Context, ContextProps, FlashAttention},
+    context::{Context, ContextProps, FlashAttention, Windows},
     memory::{BufferMemory, Offload},
     model::Model,
 };
@@ -274,6 +274,7 @@ impl<'a> Asker<'a> {
                 key_type: setting.key_type,
                 value_type: setting.value_type,
                 flash_attention: setting.flash_attention,
+                windows: Windows::Narrow,
             },
         )
         .with_context(|| format!("a context of {} tokens", setting.context))?;

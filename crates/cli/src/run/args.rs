@@ -45,7 +45,8 @@ pub struct Args {
     pub prompts: Option<PathBuf>,
 
     /// Guess tokens and check several in one pass over the weights. The text stays what it is
-    /// without; where guessing does not pay it stops
+    /// without (of a model that fits, what it is with --strategy none: repacked weights round
+    /// otherwise); where guessing does not pay it stops
     #[arg(
         long,
         value_name = "HOW",

@@ -23,7 +23,8 @@ pub enum Guesser {
     SmallModel,
 }
 
-pub fn guesser(args: &Args, prompts: &Prompts, is_fed: bool) -> anyhow::Result<Option<Guesser>> {
+/// `pays`: where nobody has asked for guesses, they are made only then.
+pub fn guesser(args: &Args, prompts: &Prompts, pays: bool) -> anyhow::Result<Option<Guesser>> {
     let wanted = match (&args.draft_model, args.draft) {
         (Some(_), _) => Guesser::SmallModel,
         (None, Draft::Ngram) => Guesser::Text,
@@ -32,8 +33,8 @@ pub fn guesser(args: &Args, prompts: &Prompts, is_fed: bool) -> anyhow::Result<O
     };
     if wanted == Guesser::TextUnasked {
         let is_same = one_by_one::IS_POSSIBLE && prompts.parallel == 1;
-        let pays = is_fed && is_same && args.routing.is_none();
-        return Ok(pays.then_some(wanted));
+        let is_made = pays && is_same && args.routing.is_none();
+        return Ok(is_made.then_some(wanted));
     }
     if args.routing.is_some() {
         bail!(

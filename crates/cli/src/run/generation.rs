@@ -44,6 +44,7 @@ pub struct Evaluation {
     pub phase: Phase,
     /// That came out of it.
     pub tokens: u32,
+    /// With what guessing its tokens took.
     pub time: Duration,
     /// What the disk gave this process in it.
     pub disk_bytes: u64,
@@ -68,8 +69,12 @@ pub struct Generation<'a> {
     pub predicted: Option<plan::Speed>,
     /// What became of guesses.
     pub drafted: Option<Counts>,
-    /// After the prompt.
-    pub after_prompt: Snapshot,
+    /// Before the first pass that counts as generating.
+    after_prompt: Option<Snapshot>,
+    /// Later prompts are computed beside what others generate.
+    takes_turns: bool,
+    /// What guessing the tokens of the next pass took.
+    guessing: Duration,
     status: (Instant, Snapshot),
 }
 
@@ -81,6 +86,7 @@ impl<'a> Generation<'a> {
         begin: Instant,
     ) -> Generation<'a> {
         let sequences = prepared.generate.prompts.len();
+        let sequences_at_once = prepared.generate.sequences();
         let bar = match args.quiet || args.json {
             true => Bar::Never,
             false => Bar::OnTerminals,
@@ -102,7 +108,9 @@ impl<'a> Generation<'a> {
             logits_hash: Fnv::default(),
             predicted: None,
             drafted: None,
-            after_prompt: Snapshot::default(),
+            after_prompt: None,
+            takes_turns: prepared.generate.prompts.len() > sequences_at_once,
+            guessing: Duration::ZERO,
             status: (Instant::now(), Snapshot::default()),
         }
     }
@@ -181,10 +189,8 @@ impl<'a> Generation<'a> {
         usage: Option<Usage>,
         budget_bytes: u64,
     ) -> Report {
-        // Where prompts take turns, later ones are computed beside what others generate.
-        let takes_turns = prepared.generate.prompts.len() > prepared.generate.sequences();
         let is_counted = |(number, evaluation): &(usize, &Evaluation)| {
-            evaluation.phase == Phase::Generate || takes_turns && *number > 0
+            evaluation.phase == Phase::Generate || self.takes_turns && *number > 0
         };
         let passes = || {
             let passes = self.evaluations.iter().enumerate().filter(is_counted);
@@ -228,7 +234,10 @@ impl<'a> Generation<'a> {
             oom_kills: usage.map(|usage| usage.oom_kills),
             tokens: self.tokens.clone(),
             logits_hash: format!("{:016x}", self.logits_hash.value()),
-            fed: shares.map(|_| Fed::between(self.after_prompt, self.snapshot())),
+            fed: shares.map(|_| {
+                let now = self.snapshot();
+                Fed::between(self.after_prompt.unwrap_or_default(), now)
+            }),
             shares,
             predicted_tokens_per_second: self.predicted.map(|speed| speed.usual),
             predicted_low: self.predicted.map(|speed| speed.low),
@@ -270,8 +279,10 @@ impl<'a> Generation<'a> {
 
 impl Observer for Generation<'_> {
     fn before(&mut self, phase: Phase, _: &[BatchToken]) -> ControlFlow<()> {
-        if self.phase == Phase::Prompt && phase == Phase::Generate {
-            self.after_prompt = self.snapshot();
+        let generates = self.phase == Phase::Prompt && phase == Phase::Generate;
+        let is_counted = generates || self.takes_turns && !self.evaluations.is_empty();
+        if is_counted && self.after_prompt.is_none() {
+            self.after_prompt = Some(self.snapshot());
         }
         self.phase = phase;
         self.screen.begin();
@@ -302,7 +313,7 @@ impl Observer for Generation<'_> {
         self.evaluations.push(Evaluation {
             phase: self.phase,
             tokens: 0,
-            time: begin.elapsed(),
+            time: begin.elapsed() + std::mem::take(&mut self.guessing),
             disk_bytes: disk_bytes().saturating_sub(before),
         });
         if let Some(feeding) = &mut self.feeding {
@@ -327,6 +338,20 @@ impl Observer for Generation<'_> {
         Waited {
             streamed: Duration::from_nanos(fed.waited_nanos),
             experts: Duration::from_nanos(fed.waited_for_experts_nanos),
+        }
+    }
+
+    fn guessed(&mut self, took: Duration) {
+        self.guessing = took;
+    }
+
+    /// Experts of more tokens than the slots hold are read whole, or through the page cache.
+    fn max_pass_tokens(&self) -> usize {
+        let slots = self.shares().map_or(0, |shares| shares.expert_slots);
+        let used = self.model.gguf.hyper().expert_used_count_max();
+        match (slots, used) {
+            (0, _) | (_, 0) => usize::MAX,
+            (slots, used) => (slots as usize / used as usize).max(1),
         }
     }
 

@@ -1,6 +1,7 @@
 //! `tensorscope plan` and `tensorscope run`: models larger than their memory, through the
 //! program itself.
 
+mod drafting;
 mod memory;
 mod recorded;
 

@@ -16,7 +16,7 @@ use capture::{
 };
 use engine::{
     EngineError,
-    context::{Context, ContextProps, FlashAttention},
+    context::{Context, ContextProps, FlashAttention, Windows},
     generate::{GenerateProps, Observer, generate},
     model::Model,
     recording::Recording,
@@ -29,7 +29,7 @@ use trace::{
     template::TensorKind,
 };
 
-use crate::fixtures::{Run, alone, greedy, load, prompt, read_back, tiny, write};
+use crate::fixtures::{Plain, Run, alone, greedy, load, prompt, read_back, tiny, write};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -74,6 +74,42 @@ fn each_evaluation_claims_the_cells_that_the_mmu_saw() {
         );
         check(&label, &model, props, claims);
     }
+}
+
+#[test]
+fn windows_have_as_many_cells_as_they_need() {
+    let _alone = alone();
+    let directory = tempfile::tempdir().unwrap();
+    let model = load(&write(&tiny("gemma-3-1b"), directory.path(), Split::Whole));
+    let context = |windows| {
+        let props = ContextProps {
+            context: 4096,
+            windows,
+            ..ContextProps::default()
+        };
+        Context::new(&model, props).unwrap()
+    };
+    let bytes = |windows| -> u64 {
+        let memory = context(windows).memory();
+        memory.iter().map(|of| of.context_bytes).sum()
+    };
+    let question = gguf::Question {
+        context_tokens: Some(4096),
+        ..gguf::Question::default()
+    };
+    let said = gguf::Summary::new(&model.gguf, &question).kv_cache;
+    let narrow = said.llama_cpp_bytes_at_context;
+    assert_eq!(bytes(Windows::Narrow), narrow);
+    assert_eq!(bytes(Windows::Whole), said.whole_windows_bytes_at_context);
+    assert!(narrow < said.whole_windows_bytes_at_context);
+    // Longer than a window.
+    let what = greedy(vec![prompt(&model, 700)], 24);
+    let said = |windows| {
+        let mut context = context(windows);
+        generate(&model, &mut context, &what, &mut Plain).unwrap()
+    };
+    let (narrow, whole) = (said(Windows::Narrow), said(Windows::Whole));
+    assert_eq!(narrow.tokens, whole.tokens);
 }
 
 fn check(label: &str, model: &Model, props: ContextProps, claims: Claims) {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use capture::BatchToken;
 use engine::{
     EngineError,
-    context::{Context, ContextProps, FlashAttention},
+    context::{Context, ContextProps, FlashAttention, Windows},
     draft::{Counts, Drafting, Source, model::DraftModel},
     generate::{
         EndOfText, GenerateProps, Generated, Observer, Sampling, generate, generate_drafted,
@@ -25,6 +25,7 @@ fn context_props(flash_attention: FlashAttention) -> ContextProps {
         context: 1024,
         micro_batch: 64,
         flash_attention,
+        windows: Windows::Whole,
         ..ContextProps::default()
     }
 }
