@@ -18,6 +18,7 @@ import argparse
 import json
 import pathlib
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -95,7 +96,7 @@ class Bed:
 
     def finish(self, command, mode, **variables):
         process, run, log = self.start(command, mode, variables)
-        said, complained = process.communicate(timeout=300)
+        said, complained = process.communicate(timeout=1200)
         if process.returncode != 0:
             raise RuntimeError(f"exit code {process.returncode}: {complained[-500:]}")
         return json.loads(said.splitlines()[-1]), run, bed.read_log(log) if log.exists() else [], complained
@@ -230,8 +231,9 @@ def check_long(at, evaluations):
     command = by_c("dense", ["-n", LONG_TURN, "--turns", turns, "--memory", memory])
     _, run, _, _ = at.finish(command, "0.01", no_log=True)
     resident = [int(line) for line in memory.read_text().split()]
-    # The tenth part is enough to have seen everything once.
-    grown = resident[-1] - resident[len(resident) // 10]
+    # The first tenth is enough to have seen everything once. Segments of the log come and go.
+    tenth = len(resident) // 10
+    grown = statistics.median(resident[-tenth:]) - statistics.median(resident[tenth:2 * tenth])
     span = json.loads((run / "metadata.json").read_text())
     begin, end = span["started_monotonic_nanos"], span["finished_monotonic_nanos"]
     invalid = f"""SELECT count(*) AS n,

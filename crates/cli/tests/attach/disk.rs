@@ -113,10 +113,13 @@ fn record_and_remove(folder: &Path, args: &[&str]) -> (String, std::process::Out
     (text, child.wait_with_output().unwrap())
 }
 
+/// Tokens of a generation that goes on while its run is removed.
+const MANY: &str = "400";
+
 #[test]
 fn a_removed_directory_does_not_disturb_the_program() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["-e", "-n", "100", "-x", "6"];
+    let args = ["-e", "-n", MANY, "-x", "6"];
     let without = alone(folder.path(), &args, &dense(), &["hello"]);
     let (text, output) = record_and_remove(folder.path(), &args);
     assert_eq!((text, output.status.code()), (stdout(&without), Some(6)));
@@ -127,7 +130,7 @@ fn a_removed_directory_does_not_disturb_the_program() {
 #[test]
 fn a_removed_directory_is_said_to_be_gone() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, output) = record_and_remove(folder.path(), &["-e", "-n", "100"]);
+    let (_, output) = record_and_remove(folder.path(), &["-e", "-n", MANY]);
     let (ours, _) = talk(&output);
     let last = ours.last().expect("a line about the trace that is gone");
     assert!(

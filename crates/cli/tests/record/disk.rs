@@ -141,9 +141,23 @@ fn a_read_only_folder_is_refused_at_once() {
     );
 }
 
+/// Tokens of a generation that goes on while its run is removed.
+const MANY: &str = "1000";
+const CONTEXT: &str = "1024";
+
 /// Removes the run as soon as the first text is there.
 fn record_and_remove(folder: &Path, model: &Path, tokens: &str) -> (Vec<u8>, Option<i32>, String) {
-    let args = ["-p", "hello", "-n", tokens, "--ignore-eos", "-o", "gone"];
+    let args = [
+        "-p",
+        "hello",
+        "-n",
+        tokens,
+        "-c",
+        CONTEXT,
+        "--ignore-eos",
+        "-o",
+        "gone",
+    ];
     let mut child = start(&mut record_command(folder, model, &args));
     let mut text = read_text(&mut child, 1);
     // The next segment may be made while this one is removed.
@@ -158,11 +172,21 @@ fn record_and_remove(folder: &Path, model: &Path, tokens: &str) -> (Vec<u8>, Opt
 #[test]
 fn a_removed_directory_ends_the_recording_and_not_the_generation() {
     let folder = tempfile::tempdir().unwrap();
-    let (text, code, talk) = record_and_remove(folder.path(), &dense(), "200");
+    let (text, code, talk) = record_and_remove(folder.path(), &dense(), MANY);
     let undisturbed = record(
         folder.path(),
         &dense(),
-        &["-p", "hello", "-n", "200", "--ignore-eos", "-o", "whole"],
+        &[
+            "-p",
+            "hello",
+            "-n",
+            MANY,
+            "-c",
+            CONTEXT,
+            "--ignore-eos",
+            "-o",
+            "whole",
+        ],
     );
     assert_eq!(text, undisturbed.stdout);
     assert_eq!(code, Some(1), "{talk}");

@@ -18,8 +18,11 @@ fn check(args: &[&str]) -> Report {
     reports[0].clone()
 }
 
-/// Mostly in use, of the budget. What a ring does not fill and the margin are a large share of
-/// so small a one.
+/// Of so small a budget: the margin and what a ring does not fill are a large share of it, and
+/// where others are busy what was given back is slower to grow again.
+const LEAST_USED: f64 = 0.85;
+
+/// Mostly in use, of the budget.
 fn share_used(report: &Report) -> f64 {
     report.fed.used_bytes as f64 / report.shares.unwrap().budget_bytes as f64
 }
@@ -27,7 +30,7 @@ fn share_used(report: &Report) -> f64 {
 #[test]
 fn the_budget_is_used() {
     let report = check(&[]);
-    assert!(share_used(&report) >= 0.9, "{report:?}");
+    assert!(share_used(&report) >= LEAST_USED, "{report:?}");
     let shares = report.shares.unwrap();
     assert!(
         shares.streamed_bytes > 0 && shares.mapped_bytes == 0,
@@ -39,12 +42,12 @@ fn the_budget_is_used() {
 fn memory_that_is_suddenly_used_comes_from_the_weights() {
     let report = check(&["-a", "80"]);
     assert!(report.fed.given_bytes >= 70 << 20, "{report:?}");
-    assert!(share_used(&report) >= 0.9, "{report:?}");
+    assert!(share_used(&report) >= LEAST_USED, "{report:?}");
 }
 
 #[test]
 fn a_second_context_and_a_larger_batch_get_their_memory_from_the_weights() {
     let report = check(&["-d"]);
     assert!(report.fed.given_bytes > 0, "{report:?}");
-    assert!(share_used(&report) >= 0.9, "{report:?}");
+    assert!(share_used(&report) >= LEAST_USED, "{report:?}");
 }
