@@ -61,6 +61,8 @@ CASES = {
     "two cards": ("moe", [], {"FAKE_CUDA_DEVICES": 2}),
     "a context that grows": ("dense", ["-n", 300], {}),
 }
+# One context at a time and flash attention: which cells of the cache are in use is known.
+CELLS_ARE_KNOWN = ("flash attention",)
 # Options of cuda.mjs: layers, sequences.
 NODE_CASES = {
     "node, dense": ("dense", ["max", 1], {}),
@@ -117,6 +119,8 @@ def check_case(at, name, command, variables):
     for mode in MODES:
         again, run, log, complained = at.finish(command, mode, **variables)
         faults, figures = truth.compare(truth.Record(at.tensorscope, run), log, mode)
+        if name in CELLS_ARE_KNOWN:
+            faults += truth.cells_in_use(at.tensorscope, run)
         if again != said:
             faults.append(f"it says {again} instead of {said}")
         # Which sequences share a batch is chance in node.

@@ -52,6 +52,7 @@ def main():
             # Tables are made in a copy.
             run = shutil.copytree(folder, pathlib.Path(scratch) / folder.name)
             faults, figures = card.judge(types.SimpleNamespace(tensorscope=program), run, "all")
+            faults += truth.cells_in_use(program, run)
             found[folder.name] = {key: truth.query(program, run, sql) for key, sql in QUESTIONS.items()}
             for key, rows in found[folder.name].items():
                 expected = known.get(folder.name, {}).get(key)

@@ -265,4 +265,18 @@ def copies(record, truth, mode, faults, figures):
     if len(found) != len(record.copies):
         extra = next(row for row in record.copies if row["copy"] not in found)
         faults.append(f"{len(record.copies) - len(found)} rows are of no copy, the first is {extra}")
+    # Logits are copied when a scheduler has computed, and are of its context all the same.
+    contexts = {e["context"] for e in record.evals}
+    strangers = [row for row in record.copies if row["context"] not in contexts]
+    if strangers:
+        faults.append(f"{len(strangers)} copies are of a context that computed nothing, the first is {strangers[0]}")
     figures["copies"] = len(asked)
+
+
+def cells_in_use(program, run):
+    """Faults of a run with one context at a time, whose V is not transposed: of each view of the cache the cells in use are known."""
+    of = query(program, run, """SELECT count(*) AS views, count(used_bytes) AS known FROM accesses JOIN nodes USING (eval, step)
+        WHERE nodes.device <> 'CPU' AND accesses.kind = 'kv_cache' AND accesses.direction = 'read'""")[0]
+    if not of["views"] or of["known"] != of["views"]:
+        return [f"the cells in use are known of {of['known']} of {of['views']} views of the cache"]
+    return []

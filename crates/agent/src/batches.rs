@@ -9,7 +9,7 @@ use std::{
 use capture::{ANY_POSITION, BatchToken, Recorder};
 
 use crate::{
-    hooks::{STATUS_FAILED, export, replace_context},
+    hooks::{STATUS_FAILED, export, replace_decoding},
     library::Original,
     noted_batches,
 };
@@ -102,11 +102,11 @@ unsafe extern "C" fn decode_ext(
     unsafe {
         let real: unsafe extern "C" fn(*mut c_void, *const c_void) -> c_int =
             std::mem::transmute(real);
-        let before = replace_context(context as usize);
+        let before = replace_decoding(context as usize);
         NOTED.set(noted_batches::tokens(batch));
         let status = real(context, batch);
         NOTED.set(Vec::new());
-        replace_context(before);
+        replace_decoding(before);
         status
     }
 }

@@ -105,19 +105,37 @@ pub fn entries() -> impl Iterator<Item = (&'static CStr, usize)> {
 thread_local! {
     /// The scheduler that computes on this thread.
     static CONTEXT: Cell<usize> = const { Cell::new(0) };
+    /// What stands for the scheduler where that is not known: what decodes on this thread.
+    static DECODING: Cell<usize> = const { Cell::new(0) };
     /// The one that computed last.
     static LAST_CONTEXT: Cell<usize> = const { Cell::new(0) };
     /// A graph inside a graph (a custom op may compute one) is not recorded.
     static IS_COMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The scheduler, or what stands for it, that computes on this thread from now on; the one
-/// before.
-pub fn replace_context(context: usize) -> usize {
-    CONTEXT.replace(context)
+/// What decodes on this thread from now on; what did before.
+pub fn replace_decoding(context: usize) -> usize {
+    DECODING.replace(context)
 }
 
-/// The scheduler that computes on this thread, or did last.
+/// The scheduler that computes on this thread, or what stands for it. A scheduler goes first: a
+/// context has one for as long as it lives, and copies before and after a computation have to
+/// go where that went.
+fn computing_context() -> usize {
+    match CONTEXT.get() {
+        0 => DECODING.get(),
+        context => context,
+    }
+}
+
+/// A context is gone, and its address may come back as another one.
+fn forget_last(context: usize) {
+    if LAST_CONTEXT.get() == context {
+        LAST_CONTEXT.set(0);
+    }
+}
+
+/// What computes on this thread, or did last.
 pub fn last_context() -> usize {
     match CONTEXT.get() {
         0 => LAST_CONTEXT.get(),
@@ -367,7 +385,7 @@ pub fn prepare_for(caller: usize, real: ComputeFn) -> Option<Recording> {
     let library = library::of(caller, real, |library| process.note_library(library))
         .map_err(|reason| process::switch_off(&reason))
         .ok()?;
-    let context = CONTEXT.get();
+    let context = computing_context();
     LAST_CONTEXT.set(context);
     let lent = streams::lend(process, library, context);
     if lent.is_none() && process::is_on() {
@@ -378,7 +396,7 @@ pub fn prepare_for(caller: usize, real: ComputeFn) -> Option<Recording> {
 
 /// Tells the recorder whose evaluation follows.
 pub fn announce(process: &process::Process, recorder: &mut Recorder) {
-    recorder.set_context(streams::context_number(process, CONTEXT.get()));
+    recorder.set_context(streams::context_number(process, computing_context()));
     batches::announce(recorder);
 }
 
@@ -468,6 +486,7 @@ unsafe extern "C" fn free_context(context: *mut c_void, caller: usize) {
     let real = FREE_CONTEXT.of(caller);
     if process::is_on() && !context.is_null() {
         streams::forget_context(context as usize);
+        forget_last(context as usize);
     }
     if !real.is_null() {
         // SAFETY: the C function of this name, with the program's argument.

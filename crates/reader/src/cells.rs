@@ -9,8 +9,8 @@
 //!
 //! Where a write may have been missed nothing is said: after evaluations that were lost, of a
 //! cache whose cells do not lie one behind the other (V without flash attention), where cells
-//! went from one place on a device to another, in a log of several streams, which are read one
-//! after the other, and where cells in use have an unused one before them: llama.cpp gives cells
+//! went from one place on a device to another, in a log of several streams with evaluations,
+//! which are read one after the other, and where cells in use have an unused one before them: llama.cpp gives cells
 //! out from the first one on, so somebody has written that one.
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ pub(crate) struct Cells {
     next: u64,
     /// From here on writes may have been missed.
     is_incomplete: bool,
-    /// There are other streams, which may write the same cells.
+    /// Other streams may write the same cells.
     pub is_shared: bool,
 }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use trace::{
-    device::Copy,
+    device::{Copy, Way},
     read::{Definitions, Evaluation, Event, ReadError, StreamEnd, StreamReader, Writer, streams},
     template::CaptureKind,
 };
@@ -267,6 +267,47 @@ struct StreamReading {
     damaged: Vec<String>,
     record_bytes: u64,
     end: StreamEnd,
+    writes: Writes,
+}
+
+/// Whether a stream may change what is on a device, found out before it is shown to anybody:
+/// streams are read one after the other.
+enum Writes {
+    NotYet(Option<Box<StreamReader>>),
+    Yes,
+}
+
+impl Writes {
+    /// Reads ahead to the first record that decides it. A stream of copies to the host alone is
+    /// read to its end: older runs have one for what is copied between evaluations.
+    fn look(&mut self, log: &Log, stream: u32, writer: Writer) -> bool {
+        let Writes::NotYet(reader) = self else {
+            return true;
+        };
+        let reader = match reader.take() {
+            Some(reader) => Ok(reader),
+            None => StreamReader::open(&log.directory, stream).map(Box::new),
+        };
+        // Whoever reads the stream says what is wrong with it.
+        let Ok(mut reader) = reader else {
+            *self = Writes::Yes;
+            return true;
+        };
+        reader.resume(writer);
+        loop {
+            match reader.next_event() {
+                Ok(Some(Event::Copy(copy))) if copy.way == Way::DeviceToHost => {}
+                Ok(None) => {
+                    *self = Writes::NotYet((writer == Writer::Running).then_some(reader));
+                    return false;
+                }
+                _ => {
+                    *self = Writes::Yes;
+                    return true;
+                }
+            }
+        }
+    }
 }
 
 impl Reading {
@@ -304,11 +345,21 @@ impl Reading {
             found => found?,
         };
         let (mut first, mut bytes_before) = (Numbers::default(), 0);
-        let is_shared = numbers.len() > 1;
+        let mut writers = 0;
+        for &number in &numbers {
+            if let Entry::Vacant(new) = self.streams.entry(number) {
+                new.insert(StreamReading::open(&self.log, number)?);
+            }
+            if numbers.len() > 1
+                && let Some(stream) = self.streams.get_mut(&number)
+            {
+                writers += usize::from(stream.writes.look(&self.log, number, writer));
+            }
+        }
+        let is_shared = writers > 1;
         for number in numbers {
-            let stream = match self.streams.entry(number) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(StreamReading::open(&self.log, number)?),
+            let Some(stream) = self.streams.get_mut(&number) else {
+                continue;
             };
             stream.known.first = first;
             stream.known.cells.is_shared = is_shared;
@@ -403,6 +454,7 @@ impl StreamReading {
             damaged: Vec::new(),
             record_bytes: 0,
             end: StreamEnd::NotYet,
+            writes: Writes::NotYet(None),
         })
     }
 

@@ -16,7 +16,7 @@ use testing::{
         copy_before, device_evaluation, graphs, measure_of, measured, mixed_evaluation,
         mixed_stream,
     },
-    log::{SEGMENT_BYTES, append, body, define, open},
+    log::{SEGMENT_BYTES, append, body, define, open, open_stream},
 };
 use trace::{
     device::{Copy, Measured, Way},
@@ -369,4 +369,27 @@ fn cells_that_the_host_restores_are_in_use() {
     assert_eq!(used_after_a_copy(None), None);
     assert_eq!(used_after_a_copy(Some(Way::DeviceToHost)), None);
     assert_eq!(used_after_a_copy(Some(Way::DeviceToDevice)), None);
+}
+
+#[test]
+fn a_stream_that_only_copies_to_the_host_shares_no_cells() {
+    for (way, is_known) in [(Way::DeviceToHost, true), (Way::HostToDevice, false)] {
+        let directory = tempfile::tempdir().unwrap();
+        attention_stream(directory.path(), 0, 0..4);
+        let (_status, log, mut appender) = open_stream(directory.path(), 1, SEGMENT_BYTES);
+        assert!(define(&mut appender, &attention_graphs().0));
+        for number in 0..4 {
+            let copy = Copy {
+                way,
+                ..copy_before(number)
+            };
+            assert!(append(&mut appender, RecordKind::Copy, &copy.to_words()));
+        }
+        log.finish(appender).unwrap();
+        let used = used_bytes(directory.path());
+        assert_eq!(
+            used.iter().map(Option::is_some).collect::<Vec<_>>(),
+            [is_known; 4]
+        );
+    }
 }

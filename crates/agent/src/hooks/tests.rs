@@ -3,6 +3,10 @@
 
 use std::{cell::Cell, ffi::c_void, hint::black_box};
 
+use super::{
+    CONTEXT, LAST_CONTEXT, computing_context, forget_last, last_context, replace_decoding,
+};
+
 thread_local! {
     static SEEN: Cell<([usize; 3], usize)> = const { Cell::new(([0; 3], 0)) };
 }
@@ -58,4 +62,31 @@ fn a_stub_passes_on_its_arguments_and_who_called() {
             "{caller:#x} is not in {start:#x}"
         );
     }
+}
+
+#[test]
+fn copies_around_a_computation_belong_to_its_scheduler() {
+    const DECODES: usize = 8;
+    const SCHEDULER: usize = 16;
+    // As `decode` and the scheduler inside of it do.
+    let before = replace_decoding(DECODES);
+    let outside = CONTEXT.replace(SCHEDULER);
+    LAST_CONTEXT.set(computing_context());
+    CONTEXT.set(outside);
+    // Logits are copied before `decode` returns.
+    assert_eq!(last_context(), SCHEDULER);
+    replace_decoding(before);
+    assert_eq!(last_context(), SCHEDULER);
+    forget_last(DECODES);
+    assert_eq!(last_context(), SCHEDULER);
+    forget_last(SCHEDULER);
+    assert_eq!(last_context(), 0);
+}
+
+#[test]
+fn without_a_scheduler_what_decodes_stands_for_it() {
+    let before = replace_decoding(8);
+    assert_eq!(computing_context(), 8);
+    replace_decoding(before);
+    assert_eq!(computing_context(), 0);
 }
