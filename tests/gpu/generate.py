@@ -11,6 +11,7 @@
       --cpu-moe          experts stay on the CPU side, as llama-server's option of that name
       --override REGEX   tensors whose name matches stay on the CPU side
       --turns N          how often all of this, each time from the beginning (1); said is the last
+      --anew             before each turn but the first, contexts are freed and made anew
       --fork             a child is forked after each token, which ends at once
       --memory FILE      after each turn, a line with the process's resident bytes
       --times FILE       a line with the nanoseconds of each call that computes, until its logits are there
@@ -215,6 +216,7 @@ def main():
     parser.add_argument("--cpu-moe", action="store_true")
     parser.add_argument("--override", action="append", default=[])
     parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--anew", action="store_true")
     parser.add_argument("--fork", action="store_true")
     parser.add_argument("--memory")
     parser.add_argument("--times")
@@ -223,8 +225,12 @@ def main():
     args = parser.parse_args()
     base, ggml, llama = load_llama(args.libraries.resolve())
     model = load_model(args, base, ggml, llama)
-    contexts = [Context(args, llama, model, number) for number in range(args.contexts)]
-    for _ in range(args.turns):
+    contexts = []
+    for at in range(args.turns):
+        if args.anew or at == 0:
+            for context in contexts:
+                context.free()
+            contexts = [Context(args, llama, model, number) for number in range(args.contexts)]
         turn(args, contexts)
     print(json.dumps([
         [{"prompt": prompt, "generated": generated} for prompt, generated in zip(context.prompts, context.generated, strict=True)]

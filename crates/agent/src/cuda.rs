@@ -132,11 +132,11 @@ extern "C" fn at_exit() {
 }
 
 /// A graph is about to be launched on a card.
-pub fn begin(known: &Known) {
+pub fn begin(known: &Known, backend: *mut c_void) {
     // The backend has the driver by now.
     static IS_REGISTERED: Once = Once::new();
     IS_REGISTERED.call_once(call_at_exit);
-    let burst = bursts::begins(known);
+    let burst = bursts::begins(known, backend);
     CALL.with(|call| {
         call.counts.borrow_mut().clear();
         **call.captured.borrow_mut() = None;

@@ -37,6 +37,8 @@ use crate::{
 hooks::export!(ggml_backend_graph_compute_async => compute, "rdx", "x2");
 
 static COMPUTE: Original = Original::new(c"ggml_backend_graph_compute_async");
+/// Not hooked, but asked each time.
+static DEVICE_OF: Original = Original::new(c"ggml_backend_get_device");
 
 /// `ggml_backend_graph_compute_async`.
 type ComputeOn = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
@@ -51,20 +53,31 @@ thread_local! {
     static IS_COMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A backend that is not the processor's.
+/// What a backend is known by. Each context has backends of its own, which are freed with it, and
+/// the next one's may lie at the same addresses in another order; devices live as long as their
+/// library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Key {
+    Device(usize),
+    /// Of libraries that have no devices yet.
+    Backend(usize),
+}
+
+/// A device that is not the processor.
 pub struct Known {
-    backend: *mut c_void,
+    /// `None` until it computes.
+    key: Option<Key>,
     pub device: Device,
     pub is_cuda: bool,
     /// `ggml_backend_synchronize`.
     synchronize: Option<Synchronize>,
 }
 
-/// Backends by their address; null for those of the processor. Never freed.
+/// Never freed.
 static KNOWN: [AtomicPtr<Known>; DEVICES] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; DEVICES];
-/// Backends of the processor.
-static PROCESSORS: Lock<Vec<usize>> = Lock::new(Vec::new());
+/// The processor.
+static PROCESSORS: Lock<Vec<Key>> = Lock::new(Vec::new());
 
 /// For `fork`.
 pub fn take_lock() {
@@ -95,11 +108,11 @@ unsafe extern "C" fn compute(backend: *mut c_void, graph: *mut c_void, caller: u
         return unsafe { real(backend, graph) };
     };
     // SAFETY: as above.
-    unsafe { compute_on(known, graph, caller, real) }
+    unsafe { compute_on((known, backend), graph, caller, real) }
 }
 
 unsafe fn compute_on(
-    known: &'static Known,
+    (known, backend): (&'static Known, *mut c_void),
     graph: *mut c_void,
     caller: usize,
     real: ComputeOn,
@@ -110,13 +123,13 @@ unsafe fn compute_on(
         // SAFETY: a live graph whose list of nodes never moved in the struct.
         unsafe { asked::begin(graph.cast()) };
         if known.is_cuda && prepared.is_some() {
-            cuda::begin(known);
+            cuda::begin(known, backend);
         }
         prepared
     }));
     let begin_nanos = now_nanos();
     // SAFETY: the call that the program made.
-    let status = unsafe { real(known.backend, graph) };
+    let status = unsafe { real(backend, graph) };
     let end_nanos = now_nanos();
     let recorded = catch_unwind(AssertUnwindSafe(|| {
         let seen = known.is_cuda.then(cuda::end).flatten();
@@ -216,7 +229,7 @@ unsafe fn record(
     Ok(())
 }
 
-/// The backend, if it is not the processor's.
+/// The backend's device, if it is not the processor.
 ///
 /// # Safety
 /// A live backend of the library around `caller`.
@@ -226,16 +239,30 @@ unsafe fn known(backend: *mut c_void, caller: usize) -> Option<&'static Known> {
         // SAFETY: never freed.
         known.map_while(|known| unsafe { known.as_ref() })
     };
-    if let Some(known) = all().find(|known| known.backend == backend) {
+    let find = |key| all().find(|known| known.key == Some(key));
+    // A library without devices is not searched for that function again.
+    let address = Key::Backend(backend as usize);
+    if let Some(known) = find(address) {
         return Some(known);
     }
     PROCESSORS.with(|processors| {
-        if processors.contains(&(backend as usize)) {
+        if processors.contains(&address) {
+            return None;
+        }
+        let device_of = DEVICE_OF.of(caller);
+        // SAFETY: null, or the C function of this name.
+        let device_of: Option<DeviceOf> = unsafe { std::mem::transmute(device_of) };
+        // SAFETY: as promised by the caller.
+        let key = unsafe { key_of(backend, device_of) };
+        if let Some(known) = find(key) {
+            return Some(known);
+        }
+        if processors.contains(&key) {
             return None;
         }
         // SAFETY: as promised by the caller.
-        let Some(found) = (unsafe { describe(backend, &Scope::around(caller)) }) else {
-            processors.push(backend as usize);
+        let Some(found) = (unsafe { describe(backend, key, &Scope::around(caller)) }) else {
+            processors.push(key);
             return None;
         };
         if found.is_cuda
@@ -249,8 +276,19 @@ unsafe fn known(backend: *mut c_void, caller: usize) -> Option<&'static Known> {
     })
 }
 
+/// # Safety
+/// A live backend, and `ggml_backend_get_device` of its library.
+unsafe fn key_of(backend: *mut c_void, device_of: Option<DeviceOf>) -> Key {
+    // SAFETY: as promised by the caller.
+    let device = device_of.map(|device_of| unsafe { device_of(backend) });
+    match device.filter(|device| !device.is_null()) {
+        Some(device) => Key::Device(device as usize),
+        None => Key::Backend(backend as usize),
+    }
+}
+
 /// What a backend says of itself; `None` for the processor's, and where that cannot be told.
-unsafe fn describe(backend: *mut c_void, scope: &Scope) -> Option<Known> {
+unsafe fn describe(backend: *mut c_void, key: Key, scope: &Scope) -> Option<Known> {
     let find = |name| Some(scope.find(name)).filter(|function| !function.is_null());
     let name = find(c"ggml_backend_name")?;
     // SAFETY: the C functions of these names, with a live backend.
@@ -270,7 +308,7 @@ unsafe fn describe(backend: *mut c_void, scope: &Scope) -> Option<Known> {
         };
         let synchronize = find(c"ggml_backend_synchronize");
         Some(Known {
-            backend,
+            key: Some(key),
             is_cuda: device.name.starts_with(b"CUDA"),
             device,
             synchronize: synchronize.map(|f| std::mem::transmute::<*mut c_void, Synchronize>(f)),
@@ -363,7 +401,7 @@ pub unsafe fn of_buffer(
     };
     // Not a backend yet: that comes when it computes.
     let found = Known {
-        backend: std::ptr::null_mut(),
+        key: None,
         is_cuda: false,
         device,
         synchronize: None,
@@ -395,16 +433,42 @@ impl Known {
     /// Waits until the device has computed everything.
     ///
     /// # Safety
-    /// The backend is live: in a call that was made for it.
-    pub unsafe fn synchronize(&self) {
+    /// A live backend of this device: in a call that was made for it.
+    pub unsafe fn synchronize(&self, backend: *mut c_void) {
         if let Some(synchronize) = self.synchronize {
             // SAFETY: as promised by the caller.
-            unsafe { synchronize(self.backend) };
+            unsafe { synchronize(backend) };
         }
     }
 }
 
-// SAFETY: the address is only handed back to the library.
-unsafe impl Send for Known {}
-// SAFETY: as above; everything else is never changed.
-unsafe impl Sync for Known {}
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A backend whose first word is its device.
+    unsafe extern "C" fn device_of(backend: *mut c_void) -> *mut c_void {
+        // SAFETY: the test passes pointers to words.
+        unsafe { backend.cast::<*mut c_void>().read() }
+    }
+
+    #[test]
+    fn backends_of_contexts_that_follow_each_other_are_told_apart_by_their_device() {
+        let (card, processor) = (64 as *mut c_void, 128 as *mut c_void);
+        let (one, other) = (Cell::new(card), Cell::new(card));
+        // SAFETY: a backend as the function above wants it.
+        let key =
+            |place: &Cell<*mut c_void>| unsafe { key_of(place.as_ptr().cast(), Some(device_of)) };
+        assert_eq!(key(&one), Key::Device(64));
+        // The next context has the processor's backend there, and the card's elsewhere.
+        one.set(processor);
+        assert_eq!([&one, &other].map(key), [128, 64].map(Key::Device));
+        // Of a backend without a device, and of a library without devices.
+        let address = one.as_ptr().cast();
+        one.set(std::ptr::null_mut());
+        assert_eq!(key(&one), Key::Backend(address as usize));
+        // SAFETY: nothing is called.
+        let without = unsafe { key_of(address, None) };
+        assert_eq!(without, Key::Backend(address as usize));
+    }
+}

@@ -18,6 +18,7 @@ mod governor;
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    ffi::c_void,
     mem::ManuallyDrop,
     sync::{
         Once,
@@ -164,7 +165,7 @@ impl Records {
 }
 
 /// A graph is about to be launched by this thread; the number of its call in a burst.
-pub fn begins(known: &Known) -> Option<u64> {
+pub fn begins(known: &Known, backend: *mut c_void) -> Option<u64> {
     let settings = settings::get()?;
     let Some(path) = settings.cupti.as_deref() else {
         static IS_SAID: AtomicBool = AtomicBool::new(false);
@@ -175,7 +176,7 @@ pub fn begins(known: &Known) -> Option<u64> {
     };
     BURST.with(|burst| {
         if let Some(ended) = burst.take_if(|burst| burst.calls_left == 0 && burst.calls_open == 0) {
-            finish(ended, Some(known));
+            finish(ended, Some((known, backend)));
         }
         if burst.is_none() {
             let now = now_nanos();
@@ -187,7 +188,7 @@ pub fn begins(known: &Known) -> Option<u64> {
             });
             if let Decision::Measure { calls } = decision {
                 // SAFETY: in a call that was made for this backend.
-                unsafe { known.synchronize() };
+                unsafe { known.synchronize(backend) };
                 match Cupti::attach(path) {
                     Ok(cupti) => {
                         static IS_REGISTERED: Once = Once::new();
@@ -277,11 +278,11 @@ pub fn stop() {
     });
 }
 
-fn finish(burst: Burst, known: Option<&Known>) {
+fn finish(burst: Burst, known: Option<(&Known, *mut c_void)>) {
     let begun = now_nanos();
     match known {
         // SAFETY: in a call that was made for this backend.
-        Some(known) => unsafe { known.synchronize() },
+        Some((known, backend)) => unsafe { known.synchronize(backend) },
         None => {
             let driver = Driver::get().zip(burst.context);
             driver.map(|(driver, context)| driver.wait_for_all(context));
