@@ -37,6 +37,13 @@ impl GpuTimes {
 const CALLS: u32 = 8;
 /// Evaluations before the first burst: graphs are recorded by then.
 const FIRST_AFTER: u64 = 12;
+/// Evaluations after which it is known how long one takes, and how much longer the next one may
+/// seem to take: a server that waits for a request is no slow evaluation.
+const RHYTHM_AFTER: u64 = 8;
+const LONGEST: f64 = 8.0;
+/// How much longer evaluations take under CUPTI at most, as a multiple of what they take
+/// otherwise: 0.92 was measured. What is more is a pause of the program's.
+const MOST_SLOWER: u64 = 2;
 /// With every evaluation measured, buffers are emptied after so many.
 const CALLS_OF_ALL: u32 = 64;
 
@@ -50,7 +57,8 @@ pub enum Decision {
 pub struct Governor {
     times: GpuTimes,
     evaluations: u64,
-    begun_nanos: Option<u64>,
+    /// Time so far, without the program's pauses: these pay for no burst.
+    busy_nanos: f64,
     last_nanos: u64,
     /// Mean time from one evaluation to the next, outside bursts.
     usual_nanos: f64,
@@ -65,7 +73,7 @@ impl Governor {
         Governor {
             times,
             evaluations: 0,
-            begun_nanos: None,
+            busy_nanos: 0.0,
             last_nanos: 0,
             usual_nanos: 0.0,
             spent_nanos: 0,
@@ -76,9 +84,13 @@ impl Governor {
 
     /// An evaluation is about to begin, outside of a burst.
     pub fn decide(&mut self, now_nanos: u64) -> Decision {
-        let begun = *self.begun_nanos.get_or_insert(now_nanos);
         if self.last_nanos != 0 {
             let since = now_nanos.saturating_sub(self.last_nanos) as f64;
+            let since = match self.evaluations > RHYTHM_AFTER && self.usual_nanos > 0.0 {
+                true => since.min(LONGEST * self.usual_nanos),
+                false => since,
+            };
+            self.busy_nanos += since;
             self.usual_nanos += (since - self.usual_nanos) / (self.evaluations.clamp(1, 64) as f64);
         }
         self.last_nanos = now_nanos;
@@ -95,8 +107,8 @@ impl Governor {
         if self.evaluations <= FIRST_AFTER {
             return Decision::GoOn;
         }
-        let allowed = now_nanos.saturating_sub(begun) as f64 * share;
-        let fits = (self.spent_nanos + self.cost_nanos) as f64 <= allowed;
+        let allowed = self.busy_nanos * share;
+        let fits = self.spent_nanos as f64 + self.cost_nanos as f64 <= allowed;
         match self.bursts == 0 || fits {
             true => Decision::Measure { calls: CALLS },
             false => Decision::GoOn,
@@ -107,8 +119,12 @@ impl Governor {
     /// long the evaluations took together.
     pub fn measured(&mut self, calls: u64, overhead_nanos: u64, took_nanos: u64, now_nanos: u64) {
         let usual = (self.usual_nanos * calls as f64) as u64;
-        self.cost_nanos = overhead_nanos + took_nanos.saturating_sub(usual);
-        self.spent_nanos += self.cost_nanos;
+        let slower = took_nanos
+            .saturating_sub(usual)
+            .min(usual.saturating_mul(MOST_SLOWER));
+        self.cost_nanos = overhead_nanos.saturating_add(slower);
+        self.busy_nanos += usual as f64 + self.cost_nanos as f64;
+        self.spent_nanos = self.spent_nanos.saturating_add(self.cost_nanos);
         self.bursts += 1;
         // What comes next is not compared with the burst.
         self.last_nanos = now_nanos;
@@ -178,6 +194,44 @@ mod tests {
         assert_eq!(run(GpuTimes::Off, 1_000, 1_000_000, 0, 1_000_000).1, 0);
         let (_, bursts) = run(GpuTimes::All, 640, 1_000_000, 0, 1_000);
         assert_eq!(bursts, 10);
+    }
+
+    /// A governor after so many evaluations of a millisecond, and the time.
+    fn after(evaluations: u64) -> (Governor, u64) {
+        let mut governor = Governor::new(GpuTimes::Share(0.01));
+        let mut now = 1_000;
+        for _ in 0..evaluations {
+            assert_eq!(governor.decide(now), Decision::GoOn);
+            now += 1_000_000;
+        }
+        (governor, now)
+    }
+
+    const HOUR_NANOS: u64 = 3_600_000_000_000;
+
+    #[test]
+    fn a_pause_in_the_middle_of_a_burst_does_not_put_the_next_one_off() {
+        let (mut governor, mut now) = after(FIRST_AFTER);
+        assert_eq!(governor.decide(now), Decision::Measure { calls: CALLS });
+        let took = 8 * 1_500_000 + HOUR_NANOS;
+        now += took;
+        governor.measured(8, 30_000_000, took, now);
+        assert!(governor.cost_nanos <= 30_000_000 + 16_000_000);
+        // Nor is it time that pays for many bursts at once.
+        let mut until_next = 0;
+        while governor.decide(now) == Decision::GoOn {
+            now += 1_000_000;
+            until_next += 1;
+        }
+        assert!((8_000..10_000).contains(&until_next), "{until_next}");
+    }
+
+    #[test]
+    fn a_pause_between_evaluations_is_no_slow_evaluation() {
+        let (mut governor, now) = after(FIRST_AFTER);
+        governor.decide(now + HOUR_NANOS);
+        let usual = governor.usual_nanos;
+        assert!((1e6..2e6).contains(&usual), "{usual}");
     }
 
     #[test]
