@@ -185,6 +185,8 @@ unsafe fn record(
     seen: Option<cuda::Seen>,
 ) -> Result<(), String> {
     hooks::announce(process, &mut stream.recorder);
+    // SAFETY: in a call of the scheduler that copied, if there is one.
+    unsafe { copies::log_deferred(library, &mut stream.recorder) };
     let mut copy: Option<RawGraph> = None;
     // SAFETY: a live graph of this library (caller).
     let layout = unsafe { library.tensor_layout(finished.graph, &mut stream.mirror) }?;

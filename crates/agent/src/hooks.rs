@@ -20,7 +20,7 @@ use ggml::{Graph, RawGraph, foreign::TensorLayout, foreign::graph_without_uid};
 use trace::clock::now_nanos;
 
 use crate::{
-    batches, feeding,
+    batches, devices, feeding,
     library::{self, Library, Original},
     measure::{self, Turn},
     models, noted_batches,
@@ -118,14 +118,18 @@ pub fn replace_decoding(context: usize) -> usize {
     DECODING.replace(context)
 }
 
-/// The scheduler that computes on this thread, or what stands for it. A scheduler goes first: a
-/// context has one for as long as it lives, and copies before and after a computation have to
-/// go where that went.
+/// The scheduler that computes on this thread, or what stands for it. A scheduler goes first:
+/// copies before and after a computation have to go where that went.
 fn computing_context() -> usize {
     match CONTEXT.get() {
         0 => DECODING.get(),
         context => context,
     }
+}
+
+/// Whether a scheduler computes on this thread.
+pub fn is_in_scheduler() -> bool {
+    CONTEXT.get() != 0
 }
 
 /// A context is gone, and its address may come back as another one.
@@ -300,9 +304,10 @@ unsafe fn compute_recorded(
 ) -> (c_int, u64) {
     let stream = lent.stream();
     let mut copy = None;
-    // SAFETY: a live graph of this library.
+    // SAFETY: a live graph of this library; in a call of the scheduler that copied, if any.
     let view = catch_unwind(AssertUnwindSafe(|| unsafe {
         announce(process, &mut stream.recorder);
+        devices::copies::log_deferred(library, &mut stream.recorder);
         view_of(library, call.graph, stream, &mut copy)
     }));
     let (view, ticks) = match view {
@@ -468,14 +473,18 @@ unsafe fn in_context(real: *mut c_void, context: *mut c_void, graph: *mut c_void
     if real.is_null() {
         return STATUS_FAILED;
     }
-    // SAFETY: the C function of this name, with the program's arguments.
+    // SAFETY: the C function of this name, with the program's arguments; what is logged was
+    // copied by schedulers that are still computing.
     unsafe {
         let real: unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int =
             std::mem::transmute(real);
+        // Of one that this one is computed inside of.
+        devices::copies::log_rest();
         let before = CONTEXT.replace(context as usize);
         let pass = feeding::is_on().then(|| Pass::begin(graph)).flatten();
         let status = real(context, graph);
         drop(pass);
+        devices::copies::log_rest();
         CONTEXT.set(before);
         status
     }

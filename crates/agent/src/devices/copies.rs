@@ -7,6 +7,10 @@
 //! input are kept, for when its graph is recorded. (The host's own copy may be overwritten by
 //! then: its memory is free for the next part of the graph.)
 //!
+//! A device has nothing to do from the end of one graph to the launch of the next, and the inputs
+//! of that are copied in between. So the copies of a scheduler only have their inputs kept at
+//! once, and are logged when the part that they are for was launched.
+//!
 //! Not seen: copies from one device to another that their backend makes by itself, and the
 //! weights while the model is loaded, before anything was computed.
 
@@ -17,14 +21,14 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use capture::recorder::device::CopyCall;
+use capture::{Recorder, recorder::device::CopyCall};
 use ggml::{RawTensor, Tensor};
 use gguf::types::GgmlType;
 use trace::{clock::now_nanos, device::Way};
 
 use crate::{
     hooks::{self, export},
-    library::{self, Original},
+    library::{self, Library, Original},
     process, streams,
 };
 
@@ -56,6 +60,21 @@ thread_local! {
     /// when they end, after what threads drop.
     static INPUTS: RefCell<ManuallyDrop<Vec<Input>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+}
+
+thread_local! {
+    /// Copies of the scheduler that computes on this thread, which are logged after the next
+    /// launch. Never dropped, as above.
+    static DEFERRED: RefCell<ManuallyDrop<Vec<Deferred>>> =
+        const { RefCell::new(ManuallyDrop::new(Vec::new())) };
+}
+
+struct Deferred {
+    /// Of the scheduler, or of the graph that it computes: alive until it has computed that.
+    tensor: *const RawTensor,
+    library: &'static Library,
+    device: &'static Known,
+    copy: CopyCall,
 }
 
 /// An input on a device, and its bytes.
@@ -176,6 +195,12 @@ struct Copied {
 }
 
 impl Copied {
+    /// Whether it is made as a scheduler makes its own. A program that sets a tensor of its own
+    /// in a scheduler's callback may free that at once.
+    fn is_of_scheduler(&self) -> bool {
+        !self.src.is_null() && !self.dst.is_null() || self.waits == Waits::No
+    }
+
     fn of_tensors(src: *const c_void, dst: *mut c_void, waits: Waits) -> Copied {
         Copied {
             src: src.cast(),
@@ -244,7 +269,7 @@ unsafe fn log(caller: usize, copied: &Copied, nanos: (u64, u64)) -> Option<()> {
         // SAFETY: the buffer of a live tensor of this library.
         unsafe { super::of_buffer(library, buffer, caller) }
     };
-    let (from, to): (Option<&Known>, Option<&Known>) = (of(src), of(dst));
+    let (from, to): (Option<&'static Known>, Option<&'static Known>) = (of(src), of(dst));
     let (way, device) = match (from, to) {
         (None, None) => return None,
         (None, Some(to)) => (Way::HostToDevice, to),
@@ -274,16 +299,74 @@ unsafe fn log(caller: usize, copied: &Copied, nanos: (u64, u64)) -> Option<()> {
     if copy.bytes == 0 {
         return None;
     }
+    if way == Way::HostToDevice && copied.is_of_scheduler() && hooks::is_in_scheduler() {
+        let tensor = tensor.as_ptr();
+        DEFERRED.with_borrow_mut(|deferred| {
+            deferred.push(Deferred {
+                tensor,
+                library,
+                device,
+                copy,
+            });
+        });
+        return Some(());
+    }
     let process = process::current()?;
     let context = hooks::last_context();
     let mut lent = streams::lend(process, library, context)?;
-    let stream = lent.stream();
-    stream
-        .recorder
-        .set_context(streams::context_number(process, context));
-    // SAFETY: a live tensor of this library.
-    unsafe { stream.recorder.copy(tensor, &device.device, &copy) };
+    let recorder = &mut lent.stream().recorder;
+    recorder.set_context(streams::context_number(process, context));
+    // SAFETY: those before this one, of the scheduler that computes; a live tensor of this
+    // library.
+    unsafe {
+        log_deferred(library, recorder);
+        recorder.copy(tensor, &device.device, &copy);
+    }
     Some(())
+}
+
+/// Logs the copies that were made for the evaluation that comes next in this log.
+///
+/// # Safety
+/// The scheduler in which they were made is still computing, on this thread.
+pub unsafe fn log_deferred(library: &Library, recorder: &mut Recorder) {
+    let mut deferred = DEFERRED.with_borrow_mut(|all| std::mem::take(&mut **all));
+    for of in deferred.drain(..) {
+        // SAFETY: as promised by the caller.
+        let tensor = unsafe { Tensor::from_ptr(of.tensor) };
+        if let Some(tensor) = tensor.filter(|_| std::ptr::eq(of.library, library)) {
+            // SAFETY: a live tensor of this library.
+            unsafe { recorder.copy(tensor, &of.device.device, &of.copy) };
+        }
+    }
+    // For its memory.
+    DEFERRED.with_borrow_mut(|all| **all = deferred);
+}
+
+/// A scheduler has computed, or another one begins inside of it: copies that no evaluation
+/// followed are logged by themselves.
+///
+/// # Safety
+/// As above.
+pub unsafe fn log_rest() {
+    if DEFERRED.with_borrow(|all| all.is_empty()) {
+        return;
+    }
+    let logged = catch_unwind(AssertUnwindSafe(|| {
+        let first = DEFERRED.with_borrow(|all| all.first().map(|of| of.library));
+        let (process, library) = (process::is_on().then(process::current)??, first?);
+        let context = hooks::last_context();
+        let mut lent = streams::lend(process, library, context)?;
+        let recorder = &mut lent.stream().recorder;
+        recorder.set_context(streams::context_number(process, context));
+        // SAFETY: as promised by the caller.
+        unsafe { log_deferred(library, recorder) };
+        Some(())
+    }));
+    if logged.is_err() {
+        process::switch_off("an error in the recorder itself, after a scheduler's copies");
+    }
+    DEFERRED.with_borrow_mut(|all| all.clear());
 }
 
 /// Whether readers want the values: rows, cells and positions are integers.
