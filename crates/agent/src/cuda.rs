@@ -193,6 +193,11 @@ impl Seen {
         Some(launches.collect())
     }
 
+    /// Nobody asks what was measured: its events may be used again.
+    pub fn forget(self) {
+        self.span.into_iter().for_each(clock::drop_span);
+    }
+
     /// Notes which node each question was about, for what is measured in a burst.
     pub fn note_nodes(&mut self, graph: Graph<'_>) {
         if self.burst.is_some() && !self.is_replayed {

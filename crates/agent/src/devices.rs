@@ -192,6 +192,7 @@ unsafe fn record(
     let layout = unsafe { library.tensor_layout(finished.graph, &mut stream.mirror) }?;
     if layout != TensorLayout::Today {
         // Backends of that age are not recorded, and the processor's part is.
+        seen.into_iter().for_each(cuda::Seen::forget);
         return Ok(());
     }
     // SAFETY: as above.

@@ -3,7 +3,9 @@
 //! Two events stand around each launch. The driver tells times between events only, as a
 //! number that is exact for seconds and not for hours; so now and then an event is waited for,
 //! when the stream has little to do anyway, and the host's time noted: other events are counted
-//! from there.
+//! from there. An event that a later one has replaced serves those that were counted from it for
+//! as long as they are asked for: one evaluation is looked at when the next one begins, which may
+//! be after a long pause.
 
 use std::ffi::c_void;
 
@@ -22,6 +24,8 @@ pub struct Span {
     begin: Event,
     end: Event,
     is_ended: bool,
+    /// What they are counted from.
+    anchor: Anchor,
 }
 
 impl Span {
@@ -31,16 +35,24 @@ impl Span {
 }
 
 /// An event whose time on the host's clock is known.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Anchor {
     event: Event,
     nanos: u64,
 }
 
+/// An anchor, and how many spans are counted from it.
+struct Used {
+    anchor: Anchor,
+    spans: usize,
+    /// New spans of its context are counted from it.
+    is_newest: bool,
+}
+
 struct Events {
     free: Vec<Event>,
-    /// One for each context.
-    anchors: Vec<Anchor>,
+    /// For each context the newest, and those before it that spans still need.
+    anchors: Vec<Used>,
 }
 
 /// Of all threads: who looks at an evaluation may be another than who launched it.
@@ -54,7 +66,7 @@ pub fn begin(stream: *mut c_void) -> Option<Span> {
     let driver = Driver::get()?;
     EVENTS.with(|events| {
         let context = driver.current_context()?;
-        events.anchor(driver, context, stream)?;
+        let anchor = events.anchor(driver, context, stream)?;
         let begin = events.take(driver, context)?;
         let Some(end) = events.take(driver, context) else {
             events.free.push(begin);
@@ -64,11 +76,13 @@ pub fn begin(stream: *mut c_void) -> Option<Span> {
             events.free.extend([begin, end]);
             return None;
         }
+        events.hold(anchor);
         Some(Span {
             stream: stream as usize,
             begin,
             end,
             is_ended: false,
+            anchor,
         })
     })
 }
@@ -92,27 +106,19 @@ pub fn reached(span: &Span) -> Reached {
 pub fn take(span: Span) -> Option<(u64, u64)> {
     let driver = Driver::get()?;
     EVENTS.with(|events| {
-        let anchors = &mut events.anchors;
-        let anchor = anchors
-            .iter()
-            .find(|a| a.event.context == span.begin.context)
-            .copied();
-        events.free.extend([span.begin, span.end]);
-        let anchor = anchor?;
-        let at = |event| {
-            let after = driver.nanos_between(anchor.event, event)?;
-            anchor.nanos.checked_add_signed(after)
-        };
-        let begin = at(span.begin)?;
+        // Nobody records an event again before it is given back.
+        let after = driver.nanos_between(span.anchor.event, span.begin);
         // Closer together than to the anchor, so told more exactly.
-        let nanos = driver.nanos_between(span.begin, span.end)?;
-        Some((begin, begin.checked_add_signed(nanos.max(0))?))
+        let nanos = driver.nanos_between(span.begin, span.end);
+        events.release(&span);
+        let begin = span.anchor.nanos.checked_add_signed(after?)?;
+        Some((begin, begin.checked_add_signed(nanos?.max(0))?))
     })
 }
 
 /// It is not asked for any more.
 pub fn drop_span(span: Span) {
-    EVENTS.with(|events| events.free.extend([span.begin, span.end]));
+    EVENTS.with(|events| events.release(&span));
 }
 
 impl Events {
@@ -123,22 +129,110 @@ impl Events {
         }
     }
 
-    /// Sees to it that there is an anchor that is young enough.
-    fn anchor(&mut self, driver: &Driver, context: usize, stream: *mut c_void) -> Option<()> {
+    /// The anchor of a context, a new one where it is too old.
+    fn anchor(&mut self, driver: &Driver, context: usize, stream: *mut c_void) -> Option<Anchor> {
+        let newest = self.newest(context).map(|at| self.anchors[at].anchor);
         let now = now_nanos();
-        let known = self.anchors.iter().position(|a| a.event.context == context);
-        if known.is_some_and(|at| now - self.anchors[at].nanos < ANCHOR_NANOS) {
-            return Some(());
+        if let Some(young) = newest.filter(|a| now.saturating_sub(a.nanos) < ANCHOR_NANOS) {
+            return Some(young);
         }
-        let event = match known {
-            Some(at) => self.anchors.swap_remove(at).event,
-            None => driver.event()?,
-        };
+        let event = self.take(driver, context)?;
         if !driver.record(event, stream) || !driver.wait(event) {
+            self.free.push(event);
             return None;
         }
-        let nanos = now_nanos();
-        self.anchors.push(Anchor { event, nanos });
-        Some(())
+        let anchor = Anchor {
+            event,
+            nanos: now_nanos(),
+        };
+        self.replace(anchor);
+        Some(anchor)
+    }
+
+    fn newest(&self, context: usize) -> Option<usize> {
+        let is_it = |used: &Used| used.is_newest && used.anchor.event.context == context;
+        self.anchors.iter().position(is_it)
+    }
+
+    /// New spans of its context are counted from this one.
+    fn replace(&mut self, anchor: Anchor) {
+        if let Some(at) = self.newest(anchor.event.context) {
+            self.anchors[at].is_newest = false;
+            self.free_unused(at);
+        }
+        self.anchors.push(Used {
+            anchor,
+            spans: 0,
+            is_newest: true,
+        });
+    }
+
+    /// One more span is counted from this anchor.
+    fn hold(&mut self, anchor: Anchor) {
+        if let Some(used) = self.anchors.iter_mut().find(|used| used.anchor == anchor) {
+            used.spans += 1;
+        }
+    }
+
+    /// The events of a span may be used again.
+    fn release(&mut self, span: &Span) {
+        self.free.extend([span.begin, span.end]);
+        let of = |used: &Used| used.anchor == span.anchor;
+        if let Some(at) = self.anchors.iter().position(of) {
+            self.anchors[at].spans = self.anchors[at].spans.saturating_sub(1);
+            self.free_unused(at);
+        }
+    }
+
+    fn free_unused(&mut self, at: usize) {
+        let used = &self.anchors[at];
+        if used.spans == 0 && !used.is_newest {
+            self.free.push(self.anchors.swap_remove(at).anchor.event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anchor_serves_for_as_long_as_a_span_is_counted_from_it() {
+        let event = |handle| Event::of_test(1, handle);
+        let mut events = Events {
+            free: Vec::new(),
+            anchors: Vec::new(),
+        };
+        let [first, second] = [(1, 1_000), (2, 9_000)].map(|(handle, nanos)| Anchor {
+            event: event(handle),
+            nanos,
+        });
+        let span = |begin, anchor| Span {
+            stream: 0,
+            begin: event(begin),
+            end: event(begin + 1),
+            is_ended: true,
+            anchor,
+        };
+        events.replace(first);
+        let before = [span(10, first), span(20, first)];
+        before.iter().for_each(|span| events.hold(span.anchor));
+        // After a pause.
+        events.replace(second);
+        assert_eq!(events.newest(1), Some(1));
+        events.hold(second);
+        events.release(&before[0]);
+        assert_eq!(
+            events.free,
+            [10, 11].map(event),
+            "the first is still needed"
+        );
+        events.release(&before[1]);
+        assert_eq!(events.free, [10, 11, 20, 21, 1].map(event));
+        // The newest stays, whether it is needed or not.
+        events.release(&span(30, second));
+        assert!(!events.free.contains(&second.event));
+        assert_eq!(events.newest(1), Some(0));
+        assert_eq!(events.newest(2), None);
     }
 }

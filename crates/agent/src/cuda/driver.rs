@@ -113,6 +113,14 @@ pub struct Event {
     handle: usize,
 }
 
+#[cfg(test)]
+impl Event {
+    /// Of no driver.
+    pub fn of_test(context: usize, handle: usize) -> Event {
+        Event { context, handle }
+    }
+}
+
 /// Whether the card has come to an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reached {
