@@ -136,7 +136,15 @@ pub fn begin(known: &Known, backend: *mut c_void) {
     // The backend has the driver by now.
     static IS_REGISTERED: Once = Once::new();
     IS_REGISTERED.call_once(call_at_exit);
-    let burst = bursts::begins(known, backend);
+    // Kernels without anybody whom they belong to would cost all the same.
+    let burst = match Driver::found() {
+        Ok(_) => bursts::begins(known, backend),
+        Err(reason) => {
+            static IS_SAID: Once = Once::new();
+            IS_SAID.call_once(|| cupti::note(reason));
+            None
+        }
+    };
     CALL.with(|call| {
         call.counts.borrow_mut().clear();
         **call.captured.borrow_mut() = None;

@@ -396,8 +396,7 @@ fn finish(
             .iter()
             .filter(|_| props.verbosity == Verbosity::Normal)
         {
-            let why = report.no_gpu_times.as_deref();
-            gpu::say(&report.cards, why, Path::new(&props.program[0]));
+            report.gpu.say(Path::new(&props.program[0]));
         }
     }
     if let Some(lack) = lack_of_memory {
@@ -550,10 +549,7 @@ struct Report {
     llama: Option<String>,
     /// Why it switched recording off.
     off: Option<String>,
-    /// Cards that it computed on.
-    cards: Vec<String>,
-    /// Why their kernels have no times.
-    no_gpu_times: Option<String>,
+    gpu: gpu::Said,
     /// How those that were measured differ from those that are known.
     kernels_differ: Option<String>,
 }
@@ -582,10 +578,8 @@ impl Report {
                 "ggml" => report.ggml = Some(value.to_owned()),
                 "llama" => report.llama = Some(value.to_owned()),
                 "off" => report.off = Some(value.to_owned()),
-                "card" => report.cards.push(value.to_owned()),
-                "no_gpu_times" => report.no_gpu_times = Some(value.to_owned()),
                 "kernels_differ" => report.kernels_differ = Some(value.to_owned()),
-                _ => {}
+                _ => report.gpu.take(key, value),
             }
         }
         report

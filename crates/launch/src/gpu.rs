@@ -59,12 +59,44 @@ pub fn prepare(command: &mut Command, program: &Path, times: GpuTimes) {
     }
 }
 
-/// Says why the kernels of these cards, which `program` used, have no times, in the words of the
-/// preload library.
-pub fn say(cards: &[String], why: Option<&str>, program: &Path) {
-    let (Some(card), Some(why)) = (cards.first(), why) else {
-        return;
-    };
+/// What the preload library said in one process.
+#[derive(Default)]
+pub struct Said {
+    /// Cards that it computed on.
+    cards: Vec<String>,
+    /// Why their kernels have no names, and no times.
+    no_names: Option<String>,
+    no_times: Option<String>,
+}
+
+impl Said {
+    /// A line of its report, as far as it is about GPUs.
+    pub fn take(&mut self, key: &str, value: &str) {
+        match key {
+            "card" => self.cards.push(value.to_owned()),
+            "no_kernel_names" => self.no_names = Some(value.to_owned()),
+            "no_gpu_times" => self.no_times = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+
+    /// Tells people, of a process of `program`.
+    pub fn say(&self, program: &Path) {
+        let Some(card) = self.cards.first() else {
+            return;
+        };
+        if let Some(why) = &self.no_names {
+            let needed = "a driver for CUDA 12.3 or newer tells them";
+            eprintln!("tensorscope: {card}: kernels have no names: {why}; {needed}");
+        }
+        if let Some(why) = &self.no_times {
+            say_why_untimed(card, why, program);
+        }
+    }
+}
+
+/// Why the kernels of this card have no times.
+fn say_why_untimed(card: &str, why: &str, program: &Path) {
     let what = "kernels are known, their times are not";
     if why != NO_CUPTI {
         eprintln!("tensorscope: {card}: {what}: {why}");
@@ -87,6 +119,20 @@ const NO_CUPTI: &str = "no CUPTI was found";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_a_report_are_taken_by_their_key() {
+        let mut said = Said::default();
+        said.take("card", "CUDA0 (NVIDIA H200)");
+        said.take("no_kernel_names", "no function cuKernelGetName");
+        said.take("another", "thing");
+        assert_eq!(said.cards, ["CUDA0 (NVIDIA H200)"]);
+        assert_eq!(
+            said.no_names.as_deref(),
+            Some("no function cuKernelGetName")
+        );
+        assert_eq!(said.no_times, None);
+    }
 
     #[test]
     fn times_are_a_share_of_the_time_all_or_off() {

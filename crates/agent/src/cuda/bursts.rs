@@ -97,8 +97,10 @@ impl Records {
             let launch = known
                 .get(at)
                 .ok_or_else(|| format!("{name} ran as node {at} of {}", known.len()))?;
-            // The driver has kernels of its own for copies and fills inside a card's memory.
-            if launch.kind == KernelKind::Kernel && launch.name != kernel.name {
+            // The driver has kernels of its own for copies and fills inside a card's memory. An
+            // older one does not tell the names of the graph's.
+            let is_named = launch.kind == KernelKind::Kernel && !launch.name.is_empty();
+            if is_named && launch.name != kernel.name {
                 let known = String::from_utf8_lossy(&launch.name);
                 return Err(format!("{name} ran as node {at} instead of {known}"));
             }
@@ -384,6 +386,18 @@ mod tests {
             let failed = of(kernels).unwrap_err();
             assert!(failed.contains(reason), "{failed}");
         }
+    }
+
+    #[test]
+    fn kernels_without_names_are_told_by_their_place() {
+        let known = [
+            launch(KernelKind::Kernel, ""),
+            launch(KernelKind::Kernel, "b"),
+        ];
+        let of = |kernels: &[(u64, &str)]| records(kernels).of_graph(&known);
+        assert_eq!(of(&[(0, "a"), (1, "b")]), Ok(vec![(100, 105), (110, 115)]));
+        assert!(of(&[(0, "a"), (1, "a")]).is_err());
+        assert!(of(&[(1, "b")]).is_err());
     }
 
     #[test]

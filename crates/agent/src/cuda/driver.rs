@@ -10,6 +10,8 @@ use ::cuda::library::Library;
 
 use trace::device::KernelKind;
 
+use crate::process;
+
 /// `CUDA_SUCCESS`.
 const SUCCESS: c_int = 0;
 /// `CUDA_ERROR_NOT_READY`.
@@ -35,9 +37,49 @@ type Handle = *mut c_void;
     cuGraphGetNodes(Handle, *mut Handle, *mut usize);
     cuGraphNodeGetType(Handle, *mut u32);
     cuGraphKernelNodeGetParams_v2(Handle, *mut KernelParams);
-    cuKernelGetName(*mut *const c_char, Handle);
-    cuFuncGetName(*mut *const c_char, Handle);
 }
+}
+
+::cuda::functions! {
+    /// What kernels are called; drivers have it since CUDA 12.3.
+    pub struct Names {
+        cuKernelGetName(*mut *const c_char, Handle);
+        cuFuncGetName(*mut *const c_char, Handle);
+    }
+}
+
+impl Names {
+    fn get() -> Option<&'static Names> {
+        static NAMES: OnceLock<Option<Names>> = OnceLock::new();
+        let names = NAMES.get_or_init(|| {
+            let found = Names::of(library()?);
+            if let Err(reason) = &found
+                && let Some(process) = process::current()
+            {
+                process.note("no_kernel_names", &reason.to_string());
+            }
+            found.ok()
+        });
+        names.as_ref()
+    }
+
+    /// Empty where it cannot be told.
+    fn of_kernel(&self, params: &KernelParams) -> Vec<u8> {
+        let mut name = std::ptr::null();
+        // SAFETY: handles that the driver has just given; it answers with a string that lives
+        // as long as the kernel.
+        unsafe {
+            let mut is_named = !params.kernel.is_null()
+                && (self.cuKernelGetName)(&mut name, params.kernel) == SUCCESS;
+            if !is_named && !params.function.is_null() {
+                is_named = (self.cuFuncGetName)(&mut name, params.function) == SUCCESS;
+            }
+            match is_named && !name.is_null() {
+                true => CStr::from_ptr(name).to_bytes().to_vec(),
+                false => Vec::new(),
+            }
+        }
+    }
 }
 
 ::cuda::functions! {
@@ -133,9 +175,17 @@ pub enum Reached {
 impl Driver {
     /// The driver, once a program has loaded it.
     pub fn get() -> Option<&'static Driver> {
-        static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
-        // Where a function is missing, nothing of the card is measured.
-        DRIVER.get_or_init(|| Driver::of(library()?).ok()).as_ref()
+        Driver::found().ok()
+    }
+
+    /// Where a function is missing, nothing of the card is measured; `Err` says which.
+    pub fn found() -> Result<&'static Driver, &'static str> {
+        static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
+        let find = || {
+            let library = library().ok_or("the program has not loaded libcuda.so.1")?;
+            Driver::of(library).map_err(|error| error.to_string())
+        };
+        DRIVER.get_or_init(find).as_ref().map_err(String::as_str)
     }
 
     fn context(&self) -> Option<usize> {
@@ -291,19 +341,7 @@ impl Driver {
             return found;
         }
         (found.grid, found.block) = (params.grid, params.block);
-        let mut name = std::ptr::null();
-        // SAFETY: handles that the driver has just given; it answers with a string that lives
-        // as long as the kernel.
-        unsafe {
-            let mut is_named = !params.kernel.is_null()
-                && (self.cuKernelGetName)(&mut name, params.kernel) == SUCCESS;
-            if !is_named && !params.function.is_null() {
-                is_named = (self.cuFuncGetName)(&mut name, params.function) == SUCCESS;
-            }
-            if is_named && !name.is_null() {
-                found.name = CStr::from_ptr(name).to_bytes().to_vec();
-            }
-        }
+        found.name = Names::get().map_or_else(Vec::new, |names| names.of_kernel(&params));
         found
     }
 }
