@@ -30,7 +30,7 @@ def is_current(library, sources):
     return library.exists() and all(library.stat().st_mtime >= path.stat().st_mtime for path in inputs)
 
 
-def compile_library(folder, name):
+def compile_library(folder, name, options):
     """Replaced in one step: a program that has the old one mapped keeps it."""
     sources, needed, version = LIBRARIES[name]
     sources = [SOURCES / source for source in sources]
@@ -38,7 +38,7 @@ def compile_library(folder, name):
         return
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         new = pathlib.Path(scratch) / name
-        command = [os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+        command = [os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", *options]
         command += ["-o", new, f"-Wl,-soname,{name}", "-Wl,-rpath,$ORIGIN", "-Wl,--no-undefined", *sources]
         command += [folder / library for library in needed]
         if version:
@@ -49,12 +49,13 @@ def compile_library(folder, name):
         os.replace(new, folder / name)
 
 
-def build(folder=TARGET / "gpu/fake", with_cupti=True):
+def build(folder=TARGET / "gpu/fake", with_cupti=True, options=()):
+    """Other options want another folder."""
     folder = pathlib.Path(folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     for name in LIBRARIES:
         if name != "libcupti.so.13" or with_cupti:
-            compile_library(folder, name)
+            compile_library(folder, name, options)
         else:
             (folder / name).unlink(missing_ok=True)
     return folder

@@ -159,6 +159,29 @@ def check_without_cupti(at):
             passed(name, f"{figures['attributed']:,} kernels attributed, {figures['evaluations']} evaluations have their time")
 
 
+def check_old_driver(at):
+    """Kernels in graphs of the card's own have no names then, and all else."""
+    name = "a driver that does not tell names"
+    old = build_fake.build(at.folder / "fake-old", options=["-DWITHOUT_NAMES"])
+    _, run, log, complained = at.finish(by_c("moe", []), "all", fake=old)
+    record = truth.Record(at.tensorscope, run)
+    names = {(line["begin"], line["end"]): line["name"] for line in bed.select(log, "kernel")}
+    nameless = 0
+    for number, rows in record.kernels.items():
+        for row in (row for row in rows if row["kind"] == "kernel" and not row["name"]):
+            nameless += 1
+            row["name"] = names.get((row["begin_nanos"], row["end_nanos"]), f"none of evaluation {number}")
+    faults, figures = truth.compare(record, log, "all")
+    if complained.count("kernels have no names") != 1:
+        faults.append(f"it is not said once that names are missing: {complained}")
+    if not nameless:
+        faults.append("all kernels have names")
+    if faults:
+        fail(name, "; ".join(faults[:4]))
+    else:
+        passed(name, f"{nameless:,} of {figures['attributed']:,} kernels have no name, and all have their step and time")
+
+
 def check_bad_records(at):
     """A measurement that cannot be right flags its evaluations, and its times are not kept."""
     for name, variables in (("a lost record", {"FAKE_CUPTI_DROP": 900}), ("a wrong name", {"FAKE_CUPTI_WRONG_NAME": 900})):
@@ -282,6 +305,7 @@ def main():
             **{name: (check_case, name, by_node(model, options), variables) for name, (model, options, variables) in NODE_CASES.items()},
             "a program that forks": (check_case, "a program that forks", by_c("moe", ["--fork"]), {}),
             "without cupti": (check_without_cupti,),
+            "a driver that does not tell names": (check_old_driver,),
             "bad records": (check_bad_records,),
             "a kill in the middle": (check_kill,),
             "long": (check_long, args.long),

@@ -356,6 +356,8 @@ int cuOccupancyMaxActiveBlocksPerMultiprocessor(int * blocks, void * function, i
     *blocks = threads > 512 ? 1 : 2;
     return OK;
 }
+/* Drivers before CUDA 12.3 have neither. */
+#ifndef WITHOUT_NAMES
 static int name_of(const char ** name, const struct kernel * kernel, bool is_function) {
     if (!fake_is_kernel(kernel) || kernel->is_function != is_function) {
         return INVALID_HANDLE;
@@ -365,6 +367,7 @@ static int name_of(const char ** name, const struct kernel * kernel, bool is_fun
 }
 int cuKernelGetName(const char ** name, void * kernel) { return name_of(name, kernel, false); }
 int cuFuncGetName(const char ** name, void * function) { return name_of(name, function, true); }
+#endif
 int cuLaunchKernel(void * function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
                    void * stream, void ** arguments, void ** extra) {
     (void) extra;
