@@ -20,7 +20,7 @@ use crate::{
     intern::Interner,
     known::{Knowledge, KnownGraph, Surroundings},
 };
-use graphs::{GraphKey, Graphs, KeptGraph, fingerprint};
+use graphs::{GraphKey, Graphs, KeptGraph, fingerprint, identity};
 
 /// Nodes whose structs (and sources) are compared with the library's answers.
 const LAYOUT_SAMPLES: usize = 64;
@@ -479,6 +479,17 @@ impl Recorder {
         if let Some(index) = self.graphs.find(self.current, |kept| kept.key == key) {
             return index;
         }
+        let identity = match key {
+            GraphKey::Uid(_) => identity(graph),
+            _ => 0,
+        };
+        let equal = self.graphs.find(self.current, |kept| {
+            matches!(kept.key, GraphKey::Uid(_)) && kept.fingerprint == identity
+        });
+        if let Some(index) = equal.filter(|_| identity != 0) {
+            self.graphs[index].key = key;
+            return index;
+        }
         let surroundings = self.surroundings.as_ref();
         let known = KnownGraph::build_in(
             surroundings,
@@ -491,7 +502,7 @@ impl Recorder {
         self.graphs.keep(KeptGraph {
             key,
             known,
-            fingerprint: 0,
+            fingerprint: identity,
             launches: None,
             kernels: None,
         })

@@ -142,6 +142,8 @@ struct Run {
     status: Arc<StatusPage>,
     log: Log,
     recorder: Recorder,
+    /// ggml's number of the next graph.
+    uid: u64,
 }
 
 impl Run {
@@ -172,6 +174,7 @@ impl Run {
             status,
             log,
             recorder,
+            uid: 0,
         }
     }
 
@@ -179,6 +182,7 @@ impl Run {
         let mut nodes = graph.nodes.clone();
         let mut raw = fixture::raw_graph(&mut nodes);
         raw.grads = std::ptr::from_mut(graph).cast();
+        raw.uid = self.uid;
         let mut plan = RawCplan {
             work_size: 0,
             work_data: std::ptr::null_mut(),
@@ -469,6 +473,30 @@ fn an_index_out_of_bounds_is_flagged_and_touches_nothing() {
     };
     assert_eq!(rows(0, "token_embd.weight"), [2 * 128]);
     assert_eq!(rows(2, "cache_k_l0"), [63 * 256]);
+}
+
+#[test]
+fn a_graph_that_was_divided_anew_is_the_one_it_was_unless_something_differs() {
+    let mut run = Run::new();
+    let mut graph = Graph::new();
+    graph.feed([1, 2], [0, 1], [0, 1]);
+    let first = graph.nodes[0];
+    let mut compute = |graph: &mut Graph| {
+        run.uid += 1;
+        run.compute(graph);
+    };
+    (0..600).for_each(|_| compute(&mut graph));
+    graph.arena.edit(first, |tensor| tensor.op = op("CONT"));
+    compute(&mut graph);
+    graph.arena.edit(first, |tensor| tensor.op = op("GET_ROWS"));
+    compute(&mut graph);
+    // Nothing but its name: accesses are said by that.
+    graph.arena.edit(first, |tensor| tensor.name[0] = b'o');
+    compute(&mut graph);
+    let (evaluations, _, _directory) = run.read();
+    let templates = evaluations.iter().map(|e| e.template).collect::<Vec<_>>();
+    assert_eq!(templates[..600], [0; 600]);
+    assert_eq!(templates[600..], [1, 0, 2]);
 }
 
 #[test]

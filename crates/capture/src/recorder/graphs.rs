@@ -22,7 +22,8 @@ const MAX_STEPS_KEPT: usize = 32 << 10;
 pub struct KeptGraph {
     pub key: GraphKey,
     pub known: KnownGraph,
-    /// Of a graph on a device, whatever its number.
+    /// Whatever its number: [`fingerprint`] of a graph on a device, [`identity`] of the
+    /// processor's, 0 where ggml gives no number.
     pub fingerprint: u64,
     /// Its kernels on a device, once they are known, and their number in the log.
     pub launches: Option<u32>,
@@ -65,15 +66,11 @@ impl Graphs {
 
     /// Keeps what is known of a graph; its place. Others may have another place then.
     pub fn keep(&mut self, graph: KeptGraph) -> usize {
-        let steps: usize = self.kept.iter().map(|kept| kept.known.steps).sum();
         let count = self.kept.len();
-        let has_room = count < MIN_GRAPHS_KEPT
-            || count < MAX_GRAPHS_KEPT && steps + graph.known.steps <= MAX_STEPS_KEPT;
-        if !has_room && count > MIN_GRAPHS_KEPT {
-            // Those of them that are still in use come again.
-            self.kept.drain(..=count - MIN_GRAPHS_KEPT);
+        if !self.has_room(&graph) && count > MIN_GRAPHS_KEPT {
+            self.drop_old(count - MIN_GRAPHS_KEPT + 1);
         }
-        if has_room || self.kept.len() < MIN_GRAPHS_KEPT {
+        if self.has_room(&graph) {
             self.kept.push(graph);
             return self.kept.len() - 1;
         }
@@ -81,6 +78,31 @@ impl Graphs {
         self.next_victim = (index + 1) % MIN_GRAPHS_KEPT;
         self.kept[index] = graph;
         index
+    }
+
+    fn has_room(&self, graph: &KeptGraph) -> bool {
+        let count = self.kept.len();
+        count < MIN_GRAPHS_KEPT
+            || count < MAX_GRAPHS_KEPT && self.steps() + graph.known.steps <= MAX_STEPS_KEPT
+    }
+
+    fn steps(&self) -> usize {
+        self.kept.iter().map(|kept| kept.known.steps).sum()
+    }
+
+    /// Makes room by leaving so many of the oldest out. Those that are still in use come again; but
+    /// for one that a device has recorded as a graph of its own: it goes on launching that, and
+    /// its kernels were seen only once. So these stay, while they are not most of all.
+    fn drop_old(&mut self, old: usize) {
+        let mut at = 0;
+        self.kept.retain(|kept| {
+            at += 1;
+            at > old || kept.kernels.is_some()
+        });
+        if self.kept.len() > MAX_GRAPHS_KEPT / 2 || self.steps() > MAX_STEPS_KEPT / 2 {
+            let old = self.kept.len().saturating_sub(MIN_GRAPHS_KEPT - 1);
+            self.kept.drain(..old);
+        }
     }
 }
 
@@ -116,4 +138,87 @@ pub fn fingerprint(graph: Graph<'_>) -> u64 {
         }
     }
     hash
+}
+
+/// The same, and all else that a graph of the processor's is made of: ggml gives a graph a new
+/// number each time it is divided among backends, and mostly it is what it was. Slower than
+/// [`fingerprint`], and asked only where the number is new.
+pub fn identity(graph: Graph<'_>) -> u64 {
+    let mut hash = fingerprint(graph);
+    let mut add =
+        |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    for node in graph.nodes() {
+        add(u64::from(node.flags().cast_unsigned()));
+        add(u64::from(graph.use_count(node).cast_unsigned()));
+        let params = node.op_params();
+        params
+            .into_iter()
+            .for_each(|word| add(u64::from(word.cast_unsigned())));
+        for tensor in node.srcs().map(|(_, source)| source).chain([node]) {
+            add(u64::from(tensor.ty()));
+            add(tensor.buffer() as u64);
+            tensor.nb().into_iter().for_each(&mut add);
+            tensor.name().iter().for_each(|&byte| add(byte.into()));
+        }
+    }
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn graph(number: u64, steps: usize, has_kernels: bool) -> KeptGraph {
+        KeptGraph {
+            key: GraphKey::Uid(number),
+            known: KnownGraph {
+                template: 0,
+                steps,
+                first_nodes: Arc::new([]),
+                begin_tensors: Vec::new(),
+                late: Vec::new(),
+                step_words: 0,
+                begin: Vec::new(),
+                tokens: None,
+                positions: None,
+                outputs: None,
+                at_steps: Vec::new(),
+                has_capture: Vec::new(),
+                accesses: 0,
+                unknown_ops: 0,
+            },
+            fingerprint: number,
+            launches: None,
+            kernels: has_kernels.then(|| Arc::from([])),
+        }
+    }
+
+    fn is_kept(graphs: &Graphs, number: u64) -> bool {
+        graphs
+            .find(0, |kept| kept.key == GraphKey::Uid(number))
+            .is_some()
+    }
+
+    #[test]
+    fn a_graph_that_a_device_launches_again_outlives_those_of_the_processor() {
+        let mut graphs = Graphs::default();
+        for number in 0..10_000 {
+            let at = graphs.keep(graph(number, 3, number == 1));
+            assert!(graphs[at].key == GraphKey::Uid(number));
+            assert!(graphs.kept.len() <= MAX_GRAPHS_KEPT);
+        }
+        assert!(is_kept(&graphs, 1) && is_kept(&graphs, 9_999));
+        assert!(!is_kept(&graphs, 2));
+    }
+
+    #[test]
+    fn graphs_of_devices_make_room_for_each_other() {
+        let mut graphs = Graphs::default();
+        for (number, steps) in (0..5_000).zip([1, 1_000].into_iter().cycle()) {
+            graphs.keep(graph(number, steps, true));
+            assert!(graphs.kept.len() <= MAX_GRAPHS_KEPT);
+            assert!(graphs.steps() <= MAX_STEPS_KEPT);
+            assert!(number < 15 || is_kept(&graphs, number - 14));
+        }
+    }
 }
