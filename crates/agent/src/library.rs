@@ -4,8 +4,8 @@
 //! `dlsym(RTLD_NEXT)` sees only the global scope, but Python and the loaders of
 //! ggml's own backends open libraries locally, and there may be several copies of
 //! ggml. So the search starts at the *caller*: its library and what that depends
-//! on, exactly what the dynamic linker would have searched. The result is cached
-//! by return address, and the libraries involved are kept from being unloaded.
+//! on, exactly what the dynamic linker would have searched. The result is kept for
+//! the caller's library ([`Original`]), and the libraries involved from being unloaded.
 //!
 //! How a library behaves is told by symbols that came or went in the very commit
 //! that changed the behaviour:
@@ -18,12 +18,14 @@
 //! | graphs have a `uid` | 2026-04-16 | `ggml_graph_next_uid` is there |
 //! | RMS_NORM and MUL are fused | 2026-05-06 | `ggml_compute_forward_rms_norm_mul_fused` is there |
 
+mod original;
+
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     mem::MaybeUninit,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicPtr, AtomicUsize, Ordering},
+        atomic::{AtomicPtr, Ordering},
     },
 };
 
@@ -38,6 +40,8 @@ use ggml::{
     foreign::{Mirror, TensorLayout},
 };
 
+pub use original::Original;
+
 use crate::{
     inside::{self, Inside},
     lock::Lock,
@@ -49,78 +53,6 @@ const GONE: [&CStr; 1] = [c"ggml_compute_forward_reshape"];
 
 /// Types that every version since 2024 has; sizes of later ones are not asked.
 pub const TYPES_SINCE_2024: u32 = 31;
-
-/// Call sites that are remembered per function. A program has one or two.
-const CACHED: usize = 16;
-
-/// The original of one interposed function.
-pub struct Original {
-    name: &'static CStr,
-    callers: [AtomicUsize; CACHED],
-    functions: [AtomicUsize; CACHED],
-}
-
-impl Original {
-    pub const fn new(name: &'static CStr) -> Original {
-        Original {
-            name,
-            callers: [const { AtomicUsize::new(0) }; CACHED],
-            functions: [const { AtomicUsize::new(0) }; CACHED],
-        }
-    }
-
-    pub const fn name(&self) -> &'static CStr {
-        self.name
-    }
-
-    /// What the call that returns to `caller` is meant for; null when no library
-    /// has such a function.
-    #[inline]
-    pub fn of(&self, caller: usize) -> *mut c_void {
-        for (known, function) in self.callers.iter().zip(&self.functions) {
-            match known.load(Ordering::Acquire) {
-                0 => break,
-                known if known == caller => {
-                    return function.load(Ordering::Relaxed) as *mut c_void;
-                }
-                _ => {}
-            }
-        }
-        self.search(caller)
-    }
-
-    #[cold]
-    fn search(&self, caller: usize) -> *mut c_void {
-        let mut function = Scope::around(caller).find(self.name);
-        if function.is_null() {
-            // Of an object with ggml inside, called from elsewhere.
-            let mut inside = inside::objects().map(|object| object.find(self.name));
-            function = inside.find(|&place| place != 0).unwrap_or(0) as *mut c_void;
-        }
-        if !function.is_null() {
-            pin(caller);
-            pin(function as usize);
-            self.remember(caller, function as usize);
-        }
-        function
-    }
-
-    fn remember(&self, caller: usize, function: usize) {
-        for (known, place) in self.callers.iter().zip(&self.functions) {
-            // Taken first with a caller that does not exist, so that nobody reads
-            // the function before it is there.
-            if known.load(Ordering::Relaxed) == 0
-                && known
-                    .compare_exchange(0, usize::MAX, Ordering::Relaxed, Ordering::Relaxed)
-                    .is_ok()
-            {
-                place.store(function, Ordering::Relaxed);
-                known.store(caller, Ordering::Release);
-                return;
-            }
-        }
-    }
-}
 
 /// Where the dynamic linker would look; for an object with ggml inside, that object.
 pub struct Scope {
@@ -222,13 +154,6 @@ fn is_ours(function: usize) -> bool {
 fn loaded(name: &CStr) -> *mut c_void {
     // SAFETY: a C string; nothing new is loaded.
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) }
-}
-
-/// Keeps the library of an address that we will use again from being unloaded.
-fn pin(code: usize) {
-    if let Some((name, _)) = object_of(code) {
-        let _kept = loaded(&name);
-    }
 }
 
 /// Asks every loaded library whose name tells that it may be one of llama.cpp's.
