@@ -34,7 +34,7 @@ use capture::recorder::device::Launch;
 use ggml::{Graph, RawTensor};
 use trace::device::KernelKind;
 
-pub use self::{bursts::GpuTimes, pending::Pending};
+pub use self::{bursts::GpuTimes, experts::is_short_of_memory, pending::Pending};
 use self::{clock::Span, driver::Driver};
 use crate::{
     devices::{Known, asked},
@@ -199,11 +199,6 @@ impl Seen {
             kernel.launched_for(node)
         });
         Some(launches.collect())
-    }
-
-    /// Nobody asks what was measured: its events may be used again.
-    pub fn forget(self) {
-        self.span.into_iter().for_each(clock::drop_span);
     }
 
     /// Notes which node each question was about, for what is measured in a burst.

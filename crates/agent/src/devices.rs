@@ -119,7 +119,14 @@ unsafe fn compute_on(
 ) -> c_int {
     IS_COMPUTING.set(true);
     let prepared = catch_unwind(AssertUnwindSafe(|| {
-        let prepared = prepare(caller);
+        let mut prepared = prepare(caller);
+        if let Some((_, _, lent)) = &mut prepared
+            && known.is_cuda
+            && cuda::is_short_of_memory()
+        {
+            let stream = lent.stream();
+            stream.pending.log_ended(&mut stream.recorder);
+        }
         // SAFETY: a live graph whose list of nodes never moved in the struct.
         unsafe { asked::begin(graph.cast()) };
         if known.is_cuda && prepared.is_some() {
@@ -192,7 +199,9 @@ unsafe fn record(
     let layout = unsafe { library.tensor_layout(finished.graph, &mut stream.mirror) }?;
     if layout != TensorLayout::Today {
         // Backends of that age are not recorded, and the processor's part is.
-        seen.into_iter().for_each(cuda::Seen::forget);
+        if let Some(seen) = seen {
+            stream.pending.add(seen, None, &mut stream.recorder);
+        }
         return Ok(());
     }
     // SAFETY: as above.

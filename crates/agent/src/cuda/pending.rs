@@ -35,7 +35,8 @@ pub struct Pending {
 }
 
 struct Open {
-    logged: Logged,
+    /// `None` of one that could not be logged, and whose ids are on their way all the same.
+    logged: Option<Logged>,
     span: Option<Span>,
     burst: Option<u64>,
     is_replayed: bool,
@@ -43,14 +44,15 @@ struct Open {
     launches: Option<Arc<[Launch]>>,
     nodes: Vec<Option<u32>>,
     /// Ids of experts on their way, with the captures that they are of.
-    experts: Vec<(ReadBack, Late)>,
+    experts: Vec<(ReadBack, Option<Late>)>,
 }
 
 impl Pending {
     /// One more was logged, or could not be.
     pub fn add(&mut self, seen: Seen, logged: Option<Logged>, recorder: &mut Recorder) {
-        match logged {
-            Some(logged) if seen.is_measured => self.open.push_back(Open {
+        let is_of_use = logged.is_some() && seen.is_measured;
+        match is_of_use || !seen.experts.is_empty() {
+            true => self.open.push_back(Open {
                 experts: of_captures(seen.experts, recorder.late()),
                 logged,
                 span: seen.span,
@@ -59,7 +61,7 @@ impl Pending {
                 launches: recorder.launches(),
                 nodes: seen.nodes,
             }),
-            _ => seen.span.into_iter().for_each(clock::drop_span),
+            false => seen.span.into_iter().for_each(clock::drop_span),
         }
         self.log_ended(recorder);
     }
@@ -89,12 +91,12 @@ impl Pending {
     }
 }
 
-fn of_captures(read: Vec<ReadBack>, late: &[Late]) -> Vec<(ReadBack, Late)> {
-    let found = read.into_iter().filter_map(|read| {
+fn of_captures(read: Vec<ReadBack>, late: &[Late]) -> Vec<(ReadBack, Option<Late>)> {
+    let found = read.into_iter().map(|read| {
         let of = late
             .iter()
             .find(|late| std::ptr::eq(late.tensor, read.tensor));
-        Some((read, *of?))
+        (read, of.copied())
     });
     found.collect()
 }
@@ -120,23 +122,31 @@ fn say_why_kernels_differ(reason: &str) {
 impl Open {
     fn log(self, recorder: &mut Recorder, is_ended: bool) {
         let mut measured = Measured::default();
+        let mut is_reached = false;
         if let Some(span) = self.span {
-            match is_ended && clock::reached(&span) == Reached::Yes {
+            is_reached = is_ended && clock::reached(&span) == Reached::Yes;
+            match is_reached {
                 true => measured.nanos = clock::take(span),
                 false => clock::drop_span(span),
             }
         }
         for (read, late) in self.experts {
-            // What the card may still be writing is not looked at, nor used again.
-            if measured.nanos.is_some() {
-                let values = read.values(&late.source);
-                if values.len() == late.source.elements() {
-                    measured.captures.push((late.capture, values));
+            match (is_reached, late) {
+                // What the card may still be writing is not looked at, nor used again.
+                (false, _) => read.give_up(),
+                (true, Some(late)) => {
+                    let values = read.values(&late.source);
+                    if values.len() == late.source.elements() {
+                        measured.captures.push((late.capture, values));
+                    }
                 }
-                read.done();
+                (true, None) => {}
             }
         }
         let records = self.burst.and_then(bursts::take);
+        let Some(logged) = self.logged else {
+            return;
+        };
         let mut seen: Option<Vec<Launch>> = None;
         if let Some(records) = records {
             let joined = match (self.is_replayed, &self.launches) {
@@ -148,7 +158,7 @@ impl Open {
                     Ok(times)
                 }
             };
-            match joined.and_then(|times| records.checked(times, self.logged.begin_nanos)) {
+            match joined.and_then(|times| records.checked(times, logged.begin_nanos)) {
                 Ok(times) => {
                     // Events count the wait for the launch, which is long while CUPTI is attached.
                     measured.nanos = span_of(&times).or(measured.nanos);
@@ -161,6 +171,6 @@ impl Open {
                 }
             }
         }
-        recorder.measured(measured, self.logged, seen.as_deref());
+        recorder.measured(measured, logged, seen.as_deref());
     }
 }
