@@ -160,15 +160,16 @@ pub fn begin(known: &Known, backend: *mut c_void) {
 
 /// It was.
 pub fn end() -> Option<Seen> {
-    let burst = bursts::ends();
     let experts = experts::end();
     CALL.with(|call| {
-        if !call.is_on.replace(false) {
-            return None;
-        }
+        let is_on = call.is_on.replace(false);
         let mut span = call.span.take();
         if let Some(span) = &mut span {
             clock::end(span);
+        }
+        let burst = bursts::ends(span.as_ref().and_then(Span::end));
+        if !is_on {
+            return None;
         }
         let captured = call.captured.borrow_mut().take();
         let is_replayed = call.graphs_launched.get() > 0 && captured.is_none();

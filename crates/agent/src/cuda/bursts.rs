@@ -7,7 +7,8 @@
 //!    waited for and CUPTI attached.
 //! 2. The next evaluations are *calls* of the burst. Each notes the correlation numbers of what
 //!    it launches.
-//! 3. Before the one after them, once none is under way, the card is waited for, CUPTI's
+//! 3. Before the one after them, once none is under way, the cards are waited for, until they have
+//!    ended what each call launched, on whichever of them and in whichever stream. CUPTI's
 //!    buffers are flushed (without that the last launch would get the times of the next) and
 //!    CUPTI is taken off again.
 //! 4. What was measured is joined with the calls by these numbers, and given to
@@ -33,7 +34,7 @@ pub use self::governor::GpuTimes;
 use self::governor::{Decision, Governor};
 use super::{
     cupti::{self, Cupti, Kernel},
-    driver::Driver,
+    driver::{Driver, Event},
 };
 use crate::{devices::Known, lock::Lock, settings};
 
@@ -59,6 +60,8 @@ thread_local! {
 struct Burst {
     cupti: Cupti,
     calls: Vec<(u64, Vec<Launched>)>,
+    /// What the cards come to when they have ended these calls.
+    ends: Vec<Event>,
     calls_left: u32,
     /// The card's, of the thread that began it.
     context: Option<usize>,
@@ -76,6 +79,9 @@ pub struct Launched {
     /// The question of the backend's walk that it was launched for.
     pub question: Option<u32>,
 }
+
+/// When each kernel began and ended.
+pub type Times = Vec<(u64, u64)>;
 
 /// What was measured of a call.
 pub struct Records {
@@ -149,8 +155,13 @@ impl Records {
     }
 
     /// What was launched one by one, with its times; `nodes` says which node each question was
-    /// about.
-    pub fn one_by_one(&self, nodes: &[Option<u32>]) -> (Vec<Launch>, Vec<(u64, u64)>) {
+    /// about. Whether a kernel is missing cannot be told: not all that is launched has to be one.
+    pub fn one_by_one(&self, nodes: &[Option<u32>]) -> Result<(Vec<Launch>, Times), String> {
+        let mut kernels = self.kernels.iter().map(|(_, kernel)| kernel);
+        if let Some(kernel) = kernels.find(|k| k.begin_nanos == 0 || k.end_nanos == 0) {
+            let name = String::from_utf8_lossy(&kernel.name);
+            return Err(format!("{name} had not ended when CUPTI was asked"));
+        }
         let launches = self.kernels.iter().map(|(question, kernel)| Launch {
             node: question.and_then(|at| nodes.get(at as usize).copied()?),
             kind: KernelKind::Kernel,
@@ -162,7 +173,7 @@ impl Records {
             .kernels
             .iter()
             .map(|(_, k)| (k.begin_nanos, k.end_nanos));
-        (launches.collect(), times.collect())
+        Ok((launches.collect(), times.collect()))
     }
 }
 
@@ -200,6 +211,7 @@ pub fn begins(known: &Known, backend: *mut c_void) -> Option<u64> {
                         *burst = Some(Burst {
                             cupti,
                             calls: Vec::new(),
+                            ends: Vec::new(),
                             calls_left: calls,
                             context: Driver::get().and_then(Driver::current_context),
                             calls_open: 0,
@@ -227,14 +239,15 @@ pub fn call_is(call: Option<u64>) {
     CALL.set(call);
 }
 
-/// Everything of the call was launched.
-pub fn ends() -> Option<u64> {
+/// Everything of the call was launched; the event behind it, if there is one.
+pub fn ends(end: Option<Event>) -> Option<u64> {
     let call = CALL.take()?;
     let launched = LAUNCHED.with_borrow_mut(|launched| std::mem::take(&mut **launched));
     BURST.with(|burst| {
         if let Some(burst) = burst {
             burst.calls_open = burst.calls_open.saturating_sub(1);
             burst.calls.push((call, launched));
+            burst.ends.extend(end);
         }
     });
     Some(call)
@@ -288,6 +301,12 @@ fn finish(burst: Burst, known: Option<(&Known, *mut c_void)>) {
         None => {
             let driver = Driver::get().zip(burst.context);
             driver.map(|(driver, context)| driver.wait_for_all(context));
+        }
+    }
+    // That was one backend, or one card; other contexts have others.
+    if let Some(driver) = Driver::get() {
+        for &event in &burst.ends {
+            driver.wait(event);
         }
     }
     let synchronised = now_nanos();
@@ -386,6 +405,16 @@ mod tests {
             let failed = of(kernels).unwrap_err();
             assert!(failed.contains(reason), "{failed}");
         }
+    }
+
+    #[test]
+    fn a_kernel_that_had_not_ended_has_no_times() {
+        let mut records = records(&[(0, "a"), (1, "b")]);
+        let (launches, times) = records.one_by_one(&[]).unwrap();
+        assert_eq!(launches.len(), 2);
+        assert_eq!(times, [(100, 105), (110, 115)]);
+        records.kernels[1].1.end_nanos = 0;
+        assert!(records.one_by_one(&[]).unwrap_err().starts_with("b had"));
     }
 
     #[test]

@@ -32,6 +32,11 @@ impl Span {
     pub fn stream(&self) -> *mut c_void {
         self.stream as *mut c_void
     }
+
+    /// What the card comes to when it has ended it; `None` before everything was launched.
+    pub fn end(&self) -> Option<Event> {
+        self.is_ended.then_some(self.end)
+    }
 }
 
 /// An event whose time on the host's clock is known.

@@ -152,11 +152,10 @@ impl Open {
             let joined = match (self.is_replayed, &self.launches) {
                 (true, Some(known)) => records.of_graph(known),
                 (true, None) => Err("nobody saw the card's graph being recorded".to_owned()),
-                (false, _) => {
-                    let (launches, times) = records.one_by_one(&self.nodes);
+                (false, _) => records.one_by_one(&self.nodes).map(|(launches, times)| {
                     seen = Some(launches);
-                    Ok(times)
-                }
+                    times
+                }),
             };
             match joined.and_then(|times| records.checked(times, logged.begin_nanos)) {
                 Ok(times) => {
