@@ -58,13 +58,13 @@ CASES = {
     "eight sequences": ("moe", ["-s", 8], {}),
     "eight sequences, no graphs": ("dense", ["-s", 8], GRAPHS_OFF),
     "three contexts": ("moe", ["-c", 3, "-s", 2], {}),
-    "contexts one after the other": ("moe", ["--turns", 6, "--anew"], {}),
+    "contexts one after the other": ("moe", ["-f", "on", "--turns", 6, "--anew"], {}),
     "contexts one after the other, some layers": ("moe", ["-l", 3, "-c", 2, "--turns", 4, "--anew", "-n", 8], {}),
     "two cards": ("moe", [], {"FAKE_CUDA_DEVICES": 2}),
     "a context that grows": ("dense", ["-n", 300], {}),
 }
 # One context at a time and flash attention: which cells of the cache are in use is known.
-CELLS_ARE_KNOWN = ("flash attention",)
+CELLS_ARE_KNOWN = ("flash attention", "contexts one after the other")
 # Options of cuda.mjs: layers, sequences.
 NODE_CASES = {
     "node, dense": ("dense", ["max", 1], {}),

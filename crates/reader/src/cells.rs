@@ -7,6 +7,10 @@
 //! removed or a cache is cleared. So what is said here is at least what lives in the view, and
 //! never more than the view.
 //!
+//! A context's cache often lies where that of one before it was freed, and counts as the same
+//! tensor. A context that is new to it and writes from the first cell on begins anew; one that
+//! goes on behind cells in use is the same one to llama.cpp, with a new scheduler.
+//!
 //! Where a write may have been missed nothing is said: after evaluations that were lost, of a
 //! cache whose cells do not lie one behind the other (V without flash attention), where cells
 //! went from one place on a device to another, in a log of several streams with evaluations,
@@ -33,14 +37,25 @@ const MAX_CELLS: u64 = 1 << 24;
 /// Of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
-    /// By place of the tensor; `None` for one of which nothing is known any more.
-    written: HashMap<u32, Option<Written>>,
+    /// By place of the tensor.
+    caches: HashMap<u32, Cache>,
+    /// Of the evaluation that was taken in last.
+    context: u64,
     /// Number of the next evaluation, if none is lost.
     next: u64,
     /// From here on writes may have been missed.
     is_incomplete: bool,
     /// Other streams may write the same cells.
     pub is_shared: bool,
+}
+
+/// A tensor.
+#[derive(Debug)]
+struct Cache {
+    /// The newest that has evaluated a write of it. Numbers of contexts ascend.
+    context: Option<u64>,
+    /// `None` if nothing is known any more.
+    written: Option<Written>,
 }
 
 /// Of one tensor: a bit for each cell.
@@ -58,6 +73,7 @@ impl Cells {
     pub fn evaluation(&mut self, of: &Evaluation, prepared: &Prepared, tensors: &[Tensor]) {
         self.is_incomplete |= of.number != self.next;
         self.next = of.number.saturating_add(1);
+        self.context = of.context;
         for &at in &prepared.kv {
             let access = &prepared.accesses[at];
             if access.direction == Direction::Write
@@ -65,7 +81,8 @@ impl Cells {
                 && !prepared.is_in_place(at)
             {
                 let tensor = &tensors[access.tensor as usize];
-                self.mark(access.tensor, tensor, |written| written.access(of, access));
+                let cache = self.cache(access.tensor, tensor);
+                cache.write(of.context, tensor, |written| written.access(of, access));
             }
         }
     }
@@ -81,7 +98,9 @@ impl Cells {
             Way::DeviceToDevice => self.is_incomplete = true,
             Way::HostToDevice => {
                 let region = Strided::range(copy.tensor_offset, copy.bytes);
-                self.mark(at, tensor, |written| written.region(&region));
+                // Whose they are is told by who computes with them.
+                let cache = self.cache(at, tensor);
+                cache.mark(|written| written.region(&region));
             }
         }
     }
@@ -91,7 +110,9 @@ impl Cells {
         if self.is_incomplete || self.is_shared || access.index.is_some() {
             return None;
         }
-        let written = self.written.get(&access.tensor)?.as_ref()?;
+        let cache = self.caches.get(&access.tensor)?;
+        let is_theirs = cache.context.is_none_or(|of| of == self.context);
+        let written = cache.written.as_ref().filter(|_| is_theirs)?;
         let (mut used, mut is_whole) = (0u64, true);
         let each = for_each_range(
             &access.unit,
@@ -105,13 +126,36 @@ impl Cells {
         is_whole.then_some(used.saturating_mul(each).min(access.bytes))
     }
 
-    fn mark(&mut self, at: u32, tensor: &Tensor, mark: impl FnOnce(&mut Written) -> Option<()>) {
-        let written = self
-            .written
-            .entry(at)
-            .or_insert_with(|| Written::new(tensor));
-        if written.as_mut().and_then(mark).is_none() {
-            *written = None;
+    fn cache(&mut self, at: u32, tensor: &Tensor) -> &mut Cache {
+        self.caches.entry(at).or_insert_with(|| Cache {
+            context: None,
+            written: Written::new(tensor),
+        })
+    }
+}
+
+impl Cache {
+    /// An evaluation of a context writes.
+    fn write(&mut self, context: u64, tensor: &Tensor, mark: impl Fn(&mut Written) -> Option<()>) {
+        let before = self.context.unwrap_or(context);
+        self.context = Some(before.max(context));
+        if context < before {
+            // Both are there, and their caches cannot be told apart.
+            self.written = None;
+        } else if context > before {
+            let mut anew = Written::new(tensor);
+            let is_marked = anew.as_mut().and_then(&mark).is_some();
+            if !is_marked || anew.as_ref().is_some_and(Written::is_from_the_first_cell) {
+                self.written = anew.filter(|_| is_marked);
+                return;
+            }
+        }
+        self.mark(mark);
+    }
+
+    fn mark(&mut self, mark: impl Fn(&mut Written) -> Option<()>) {
+        if self.written.as_mut().and_then(mark).is_none() {
+            self.written = None;
         }
     }
 }
@@ -192,6 +236,10 @@ impl Written {
             at = next;
         }
         Some(all)
+    }
+
+    fn is_from_the_first_cell(&self) -> bool {
+        self.in_use(0, self.bits.len() as u64 * 64).is_some()
     }
 
     fn count(&self, first: u64, count: u64) -> u64 {

@@ -393,3 +393,37 @@ fn a_stream_that_only_copies_to_the_host_shares_no_cells() {
         );
     }
 }
+
+/// Evaluations of contexts, each of which sets these two cells; what each reads of cells in use.
+fn used_by_contexts(evaluations: &[(u64, [i64; 2])]) -> Vec<Option<u64>> {
+    let directory = tempfile::tempdir().unwrap();
+    let (definitions, [_, template]) = attention_graphs();
+    let (_status, log, mut appender) = open(directory.path(), SEGMENT_BYTES);
+    assert!(define(&mut appender, &definitions));
+    for (number, (context, cells)) in (0..).zip(evaluations) {
+        let mut evaluation = attention_evaluation(number);
+        evaluation.context = *context;
+        evaluation.captures[2] = cells.to_vec();
+        let words = body(&template, &evaluation);
+        assert!(append(&mut appender, RecordKind::Evaluation, &words));
+    }
+    log.finish(appender).unwrap();
+    let used = used_bytes(directory.path());
+    let cells = |bytes| bytes / CELL_BYTES;
+    used.into_iter().map(|used| used.map(cells)).collect()
+}
+
+#[test]
+fn a_context_in_the_place_of_one_that_is_gone_begins_anew() {
+    let used = used_by_contexts(&[(1, [0, 1]), (1, [2, 3]), (2, [0, 1]), (2, [2, 3])]);
+    assert_eq!(used, [2, 4, 2, 4].map(Some));
+    // One that has a new scheduler goes on where it was.
+    let used = used_by_contexts(&[(1, [0, 1]), (1, [2, 3]), (2, [4, 5])]);
+    assert_eq!(used, [2, 4, 6].map(Some));
+}
+
+#[test]
+fn of_contexts_in_turn_whose_caches_are_not_told_apart_nothing_is_known() {
+    let used = used_by_contexts(&[(1, [0, 1]), (2, [0, 1]), (1, [2, 3]), (2, [2, 3])]);
+    assert_eq!(used, [Some(2), Some(2), None, None]);
+}
