@@ -37,9 +37,9 @@ impl GpuTimes {
 const CALLS: u32 = 8;
 /// Evaluations before the first burst: graphs are recorded by then.
 const FIRST_AFTER: u64 = 12;
-/// Evaluations after which it is known how long one takes, and how much longer the next one may
+/// Evaluations whose middle says how long one takes at first, and how much longer a later one may
 /// seem to take: a server that waits for a request is no slow evaluation.
-const RHYTHM_AFTER: u64 = 8;
+const EARLY: usize = 8;
 const LONGEST: f64 = 8.0;
 /// How much longer evaluations take under CUPTI at most, as a multiple of what they take
 /// otherwise: 0.92 was measured. What is more is a pause of the program's.
@@ -60,6 +60,8 @@ pub struct Governor {
     /// Time so far, without the program's pauses: these pay for no burst.
     busy_nanos: f64,
     last_nanos: u64,
+    /// From one evaluation to the next, of the first ones.
+    early_nanos: [f64; EARLY],
     /// Mean time from one evaluation to the next, outside bursts.
     usual_nanos: f64,
     spent_nanos: u64,
@@ -75,6 +77,7 @@ impl Governor {
             evaluations: 0,
             busy_nanos: 0.0,
             last_nanos: 0,
+            early_nanos: [0.0; EARLY],
             usual_nanos: 0.0,
             spent_nanos: 0,
             cost_nanos: 0,
@@ -85,13 +88,7 @@ impl Governor {
     /// An evaluation is about to begin, outside of a burst.
     pub fn decide(&mut self, now_nanos: u64) -> Decision {
         if self.last_nanos != 0 {
-            let since = now_nanos.saturating_sub(self.last_nanos) as f64;
-            let since = match self.evaluations > RHYTHM_AFTER && self.usual_nanos > 0.0 {
-                true => since.min(LONGEST * self.usual_nanos),
-                false => since,
-            };
-            self.busy_nanos += since;
-            self.usual_nanos += (since - self.usual_nanos) / (self.evaluations.clamp(1, 64) as f64);
+            self.takes_in(now_nanos.saturating_sub(self.last_nanos) as f64);
         }
         self.last_nanos = now_nanos;
         self.evaluations += 1;
@@ -113,6 +110,24 @@ impl Governor {
             true => Decision::Measure { calls: CALLS },
             false => Decision::GoOn,
         }
+    }
+
+    /// From one evaluation to the next it took so long.
+    fn takes_in(&mut self, since: f64) {
+        let count = usize::try_from(self.evaluations).unwrap_or(usize::MAX);
+        let place = count.checked_sub(1);
+        if let Some(place) = place.and_then(|at| self.early_nanos.get_mut(at)) {
+            *place = since;
+            let mut early = self.early_nanos;
+            let seen = &mut early[..count];
+            seen.sort_unstable_by(f64::total_cmp);
+            self.usual_nanos = seen[(count - 1) / 2].max(1.0);
+            self.busy_nanos = self.usual_nanos * count as f64;
+            return;
+        }
+        let since = since.min(LONGEST * self.usual_nanos);
+        self.busy_nanos += since;
+        self.usual_nanos += (since - self.usual_nanos) / count.clamp(1, 64) as f64;
     }
 
     /// A burst of so many evaluations has ended: what attaching and taking off took, and how
@@ -232,6 +247,18 @@ mod tests {
         governor.decide(now + HOUR_NANOS);
         let usual = governor.usual_nanos;
         assert!((1e6..2e6).contains(&usual), "{usual}");
+    }
+
+    #[test]
+    fn nor_is_the_wait_of_a_server_that_has_warmed_up() {
+        let mut governor = Governor::new(GpuTimes::Share(0.01));
+        let mut now = 1_000;
+        for number in 0..12 {
+            governor.decide(now);
+            now += if number == 1 { HOUR_NANOS } else { 1_000_000 };
+        }
+        assert_eq!(governor.usual_nanos, 1e6);
+        assert_eq!(governor.busy_nanos, 11e6);
     }
 
     #[test]
