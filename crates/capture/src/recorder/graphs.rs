@@ -157,6 +157,8 @@ pub fn identity(graph: Graph<'_>) -> u64 {
         for tensor in node.srcs().map(|(_, source)| source).chain([node]) {
             add(u64::from(tensor.ty()));
             add(tensor.buffer() as u64);
+            add(tensor.view_src().map_or(0, |of| of.as_ptr() as u64));
+            add(tensor.view_offs());
             tensor.nb().into_iter().for_each(&mut add);
             tensor.name().iter().for_each(|&byte| add(byte.into()));
         }
