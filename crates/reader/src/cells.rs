@@ -13,9 +13,10 @@
 //!
 //! Where a write may have been missed nothing is said: after evaluations that were lost, of a
 //! cache whose cells do not lie one behind the other (V without flash attention), where cells
-//! went from one place on a device to another, in a log of several streams with evaluations,
-//! which are read one after the other, and where cells in use have an unused one before them: llama.cpp gives cells
-//! out from the first one on, so somebody has written that one.
+//! went from one place on a device to another, in a log of several streams that change what is
+//! on a device, which are read one after the other, and where cells in use have an unused one
+//! before them: llama.cpp gives cells out from the first one on, so somebody has written that
+//! one.
 
 use std::collections::HashMap;
 
