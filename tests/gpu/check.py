@@ -58,13 +58,14 @@ CASES = {
     "eight sequences": ("moe", ["-s", 8], {}),
     "eight sequences, no graphs": ("dense", ["-s", 8], GRAPHS_OFF),
     "three contexts": ("moe", ["-c", 3, "-s", 2], {}),
-    "contexts one after the other": ("moe", ["-f", "on", "--turns", 6, "--anew"], {}),
+    "contexts one after the other": ("moe", ["-f", "off", "--turns", 6, "--anew"], {}),
     "contexts one after the other, some layers": ("moe", ["-l", 3, "-c", 2, "--turns", 4, "--anew", "-n", 8], {}),
     "two cards": ("moe", [], {"FAKE_CUDA_DEVICES": 2}),
     "a context that grows": ("dense", ["-n", 300], {}),
 }
-# One context at a time and flash attention: which cells of the cache are in use is known.
-CELLS_ARE_KNOWN = ("flash attention", "contexts one after the other")
+# One context at a time: which cells of K are in use is known. (The models are too narrow for flash attention on a card; with
+# it, V is not transposed: check_recorded.py.)
+CELLS_ARE_KNOWN = ("no flash attention", "contexts one after the other")
 # Options of cuda.mjs: layers, sequences.
 NODE_CASES = {
     "node, dense": ("dense", ["max", 1], {}),
@@ -122,7 +123,7 @@ def check_case(at, name, command, variables):
         again, run, log, complained = at.finish(command, mode, **variables)
         faults, figures = truth.compare(truth.Record(at.tensorscope, run), log, mode)
         if name in CELLS_ARE_KNOWN:
-            faults += truth.cells_in_use(at.tensorscope, run)
+            faults += truth.cells_in_use(at.tensorscope, run, "cache_k%")
         if again != said:
             faults.append(f"it says {again} instead of {said}")
         # Which sequences share a batch is chance in node.

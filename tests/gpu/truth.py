@@ -273,10 +273,11 @@ def copies(record, truth, mode, faults, figures):
     figures["copies"] = len(asked)
 
 
-def cells_in_use(program, run):
-    """Faults of a run with one context at a time, whose V is not transposed: of each view of the cache the cells in use are known."""
-    of = query(program, run, """SELECT count(*) AS views, count(used_bytes) AS known FROM accesses JOIN nodes USING (eval, step)
-        WHERE nodes.device <> 'CPU' AND accesses.kind = 'kv_cache' AND accesses.direction = 'read'""")[0]
+def cells_in_use(program, run, tensors="cache_%"):
+    """Faults of a run with one context at a time: of each view of the cache the cells in use are known. Of a V that lies transposed they are not."""
+    of = query(program, run, f"""SELECT count(*) AS views, count(used_bytes) AS known FROM accesses JOIN nodes USING (eval, step)
+        WHERE nodes.device <> 'CPU' AND accesses.kind = 'kv_cache' AND accesses.direction = 'read'
+        AND accesses.tensor_name LIKE '{tensors}'""")[0]
     if not of["views"] or of["known"] != of["views"]:
         return [f"the cells in use are known of {of['known']} of {of['views']} views of the cache"]
     return []

@@ -202,7 +202,7 @@ struct event * fake_new_event(void) {
 }
 
 /* Nothing is written: whoever waits for an event may want to know when. */
-int fake_wait_for_event(uint64_t nanos) {
+int fake_wait_quietly(uint64_t nanos) {
     for (uint64_t now; (now = fake_now_nanos()) < nanos;) {
         if (nanos - now > SPIN_NANOS) {
             struct timespec pause = { 0, (long) (nanos - now - SPIN_NANOS / 2) };
@@ -223,7 +223,7 @@ int fake_wait_for_event(uint64_t nanos) {
 }
 
 int fake_wait_until(uint64_t nanos) {
-    fake_wait_for_event(nanos);
+    fake_wait_quietly(nanos);
     fake_flush_log();
     return OK;
 }

@@ -304,7 +304,7 @@ int cuEventQuery(struct event * event) {
     return event->capture != NULL ? CAPTURED_EVENT : !event->is_recorded || fake_now_nanos() >= event->at_nanos ? OK : NOT_READY;
 }
 int cuEventSynchronize(struct event * event) {
-    return event->capture != NULL ? CAPTURED_EVENT : event->is_recorded ? fake_wait_for_event(event->at_nanos) : OK;
+    return event->capture != NULL ? CAPTURED_EVENT : event->is_recorded ? fake_wait_quietly(event->at_nanos) : OK;
 }
 int cuEventElapsedTime(float * millis, const struct event * begin, const struct event * end) {
     if (fake_has_ended()) {

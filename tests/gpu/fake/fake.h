@@ -188,7 +188,7 @@ struct stream * fake_stream(void * handle);
 struct event * fake_new_event(void);
 void fake_release_joined(const struct capture * capture);
 int fake_wait_until(uint64_t nanos);
-int fake_wait_for_event(uint64_t nanos);
+int fake_wait_quietly(uint64_t nanos);
 int fake_wait_for_device(int device);
 
 /* memory.c */
