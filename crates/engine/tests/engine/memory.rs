@@ -2,7 +2,7 @@
 
 use engine::{
     absent::AbsentGpu,
-    context::{Context, ContextProps, FlashAttention},
+    context::{Context, ContextProps, FlashAttention, Windows},
     memory::{self, BufferMemory, Offload},
     model::Model,
 };
@@ -157,6 +157,8 @@ fn gpus_that_are_not_here_take_what_a_real_one_took() {
             micro_batch: number(6) as usize,
             key_type: cache,
             value_type: cache,
+            // As llama.cpp's library has it by itself.
+            windows: Windows::Whole,
             ..ContextProps::default()
         };
         let list = Context::new(model, props).unwrap().memory();
