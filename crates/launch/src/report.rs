@@ -212,10 +212,7 @@ impl Report {
             eprintln!("tensorscope: {}", parts.join(", "));
         }
         let is_fed = self.shares.is_none_or(|shares| !shares.is_nothing_fed());
-        // What is predicted has one token a pass.
-        let is_alone = self.pass_tokens.iter().all(|&tokens| tokens <= 1);
-        let predicted = self.predicted_tokens_per_second;
-        let predicted = predicted.filter(|_| is_fed && is_alone);
+        let predicted = self.predicted_tokens_per_second.filter(|_| is_fed);
         if let (Some(predicted), Some(measured)) = (predicted, self.tokens_per_second) {
             let interval = self
                 .predicted_low
@@ -223,10 +220,15 @@ impl Report {
                 .map_or(String::new(), |(low, high)| {
                     format!(" ({low:.2} to {high:.2})")
                 });
-            eprintln!(
-                "tensorscope: predicted {predicted:.2} tokens/s{interval}, measured {measured:.2} ({:+.0} %)",
-                (measured / predicted - 1.0) * 100.0
-            );
+            let is_alone = self.pass_tokens.iter().all(|&tokens| tokens <= 1);
+            let comparison = match is_alone {
+                true => {
+                    let error = (measured / predicted - 1.0) * 100.0;
+                    format!("measured {measured:.2} ({error:+.0} %)")
+                }
+                false => format!("for one token a pass; measured {measured:.2} with several"),
+            };
+            eprintln!("tensorscope: predicted {predicted:.2} tokens/s{interval}, {comparison}");
         }
         if let (Some(peak), Some(limit)) = (self.peak_bytes, self.limit_bytes) {
             let mostly = self.fed.map_or(0, |fed| fed.used_bytes);
