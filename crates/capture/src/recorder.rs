@@ -480,7 +480,7 @@ impl Recorder {
             return index;
         }
         let identity = match key {
-            GraphKey::Uid(_) => identity(graph),
+            GraphKey::Uid(_) => identity(graph, self.batch.context),
             _ => 0,
         };
         let equal = self.graphs.find(self.current, |kept| {

@@ -141,12 +141,14 @@ pub fn fingerprint(graph: Graph<'_>) -> u64 {
 }
 
 /// The same, and all else that a graph of the processor's is made of: ggml gives a graph a new
-/// number each time it is divided among backends, and mostly it is what it was. Slower than
+/// number each time it is divided among backends, and mostly it is what it was. Not if it is
+/// another context's: its model may lie where one lay that is gone. Slower than
 /// [`fingerprint`], and asked only where the number is new.
-pub fn identity(graph: Graph<'_>) -> u64 {
+pub fn identity(graph: Graph<'_>, context: u64) -> u64 {
     let mut hash = fingerprint(graph);
     let mut add =
         |value: u64| hash = (hash.rotate_left(5) ^ value).wrapping_mul(0x517c_c1b7_2722_0a95);
+    add(context);
     for node in graph.nodes() {
         add(u64::from(node.flags().cast_unsigned()));
         add(u64::from(graph.use_count(node).cast_unsigned()));
