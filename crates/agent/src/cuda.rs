@@ -40,7 +40,7 @@ use crate::{
     devices::{Known, asked},
     hooks::export,
     library::Original,
-    streams,
+    process, streams,
 };
 
 export!(cudaStreamBeginCapture => begin_capture, "rdx", "x2");
@@ -141,7 +141,12 @@ pub fn begin(known: &Known, backend: *mut c_void) {
         Ok(_) => bursts::begins(known, backend),
         Err(reason) => {
             static IS_SAID: Once = Once::new();
-            IS_SAID.call_once(|| cupti::note(reason));
+            IS_SAID.call_once(|| {
+                let process = process::current();
+                process
+                    .into_iter()
+                    .for_each(|p| p.note("no_driver", reason));
+            });
             None
         }
     };

@@ -257,6 +257,17 @@ unsafe fn known(backend: *mut c_void, caller: usize) -> Option<&'static Known> {
     if let Some(known) = find(address) {
         return Some(known);
     }
+    // Without the lock, after the first time.
+    if let Some(device_of) = DEVICE_OF.known(caller) {
+        // SAFETY: the C function of this name; a live backend (caller).
+        let key = unsafe {
+            let device_of: DeviceOf = std::mem::transmute(device_of);
+            key_of(backend, Some(device_of))
+        };
+        if let Some(known) = find(key) {
+            return Some(known);
+        }
+    }
     PROCESSORS.with(|processors| {
         if processors.contains(&address) {
             return None;

@@ -64,7 +64,8 @@ pub fn prepare(command: &mut Command, program: &Path, times: GpuTimes) {
 pub struct Said {
     /// Cards that it computed on.
     cards: Vec<String>,
-    /// Why their kernels have no names, and no times.
+    /// Why nothing of their kernels is known, or their names are not, or their times.
+    no_driver: Option<String>,
     no_names: Option<String>,
     no_times: Option<String>,
 }
@@ -74,6 +75,7 @@ impl Said {
     pub fn take(&mut self, key: &str, value: &str) {
         match key {
             "card" => self.cards.push(value.to_owned()),
+            "no_driver" => self.no_driver = Some(value.to_owned()),
             "no_kernel_names" => self.no_names = Some(value.to_owned()),
             "no_gpu_times" => self.no_times = Some(value.to_owned()),
             _ => {}
@@ -85,6 +87,9 @@ impl Said {
         let Some(card) = self.cards.first() else {
             return;
         };
+        if let Some(why) = &self.no_driver {
+            eprintln!("tensorscope: {card}: neither kernels nor times are known: {why}");
+        }
         if let Some(why) = &self.no_names {
             let needed = "a driver for CUDA 12.3 or newer tells them";
             eprintln!("tensorscope: {card}: kernels have no names: {why}; {needed}");

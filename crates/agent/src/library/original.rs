@@ -55,16 +55,22 @@ impl Original {
     /// has such a function.
     #[inline]
     pub fn of(&self, caller: usize) -> *mut c_void {
+        self.known(caller).unwrap_or_else(|| self.search(caller))
+    }
+
+    /// The same where it was found before.
+    #[inline]
+    pub fn known(&self, caller: usize) -> Option<*mut c_void> {
         for known in &self.callers {
             match known.begin.load(Ordering::Acquire) {
                 0 => break,
                 begin if begin <= caller && caller < known.end.load(Ordering::Relaxed) => {
-                    return known.function.load(Ordering::Relaxed) as *mut c_void;
+                    return Some(known.function.load(Ordering::Relaxed) as *mut c_void);
                 }
                 _ => {}
             }
         }
-        self.search(caller)
+        None
     }
 
     #[cold]
