@@ -134,7 +134,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(file) = &draft_file {
         asked.keep_beside(file);
     }
-    if args.memory.is_some() && asked.beside_bytes >= budget_bytes {
+    if draft_file.is_some() && args.memory.is_some() && asked.beside_bytes >= budget_bytes {
         bail!(
             "--draft-model: it takes about {} with its cache and buffers, and the memory for all is {}; \
              give more --memory, or a smaller model",
@@ -352,8 +352,9 @@ impl Asked<'_> {
     fn other_bytes(&self, model: &gguf::Model) -> u64 {
         let (context, batch) = (self.context(), self.micro_batch());
         let windows = match self.windows {
-            Windows::Narrow => 0,
-            Windows::Whole => self.whole_windows_bytes(model),
+            Windows::Narrow if self.sequences <= 1 => 0,
+            // A window for each sequence, which is no more than the whole.
+            Windows::Narrow | Windows::Whole => self.whole_windows_bytes(model),
         };
         let other = planning::other_bytes(model, self.engine.key_type, context, batch);
         other + windows + self.beside_bytes

@@ -127,9 +127,14 @@ impl<'m> Drafting<'m> {
                 if !model.knows(tokens) {
                     return Ok(Draft::default());
                 }
-                // A prompt is computed once; what a guess takes is what it would take again.
-                model.catch_up(sequence as u32, tokens)?;
                 let begin = Instant::now();
+                let behind = model.catch_up(sequence as u32, tokens)?;
+                // A prompt is computed once, and what came while the model rested; the last of
+                // the tokens that it guessed belongs to each guess.
+                let begin = match behind > 1 {
+                    true => Instant::now(),
+                    false => begin,
+                };
                 let tokens = model.draft(sequence as u32, tokens, worth)?;
                 if let Some(governor) = &mut self.governor {
                     governor.guessed(tokens.len(), begin.elapsed());

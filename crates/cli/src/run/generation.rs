@@ -347,11 +347,12 @@ impl Observer for Generation<'_> {
 
     /// Experts of more tokens than the slots hold are read whole, or through the page cache.
     fn max_pass_tokens(&self) -> usize {
-        let slots = self.shares().map_or(0, |shares| shares.expert_slots);
-        let used = self.model.gguf.hyper().expert_used_count_max();
-        match (slots, used) {
+        let slots = self.shares().map_or(0, |shares| shares.expert_slots.into());
+        let hyper = self.model.gguf.hyper();
+        match (slots, hyper.expert_used_count_max()) {
             (0, _) | (_, 0) => usize::MAX,
-            (slots, used) => (slots as usize / used as usize).max(1),
+            (slots, _) if slots >= hyper.expert_count => usize::MAX,
+            (slots, used) => usize::try_from(slots / used).unwrap_or(usize::MAX).max(1),
         }
     }
 

@@ -49,8 +49,9 @@ impl<'m> DraftModel<'m> {
         tokens.iter().all(|&token| (token as usize) < self.of_both)
     }
 
-    /// Computes a text but for its last token, so that a guess takes no longer than its tokens.
-    pub fn catch_up(&mut self, sequence: u32, tokens: &[i32]) -> Result<(), EngineError> {
+    /// Computes a text but for its last token, so that a guess takes no longer than its tokens;
+    /// how many of them it lacked.
+    pub fn catch_up(&mut self, sequence: u32, tokens: &[i32]) -> Result<usize, EngineError> {
         let known = &mut self.known[sequence as usize];
         let same = known.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         // The logits behind the last token are needed in any case.
@@ -59,7 +60,7 @@ impl<'m> DraftModel<'m> {
         self.context.forget(sequence, same);
         known.truncate(same);
         self.compute(sequence, &tokens[same..all_but_last])?;
-        Ok(())
+        Ok(all_but_last - same)
     }
 
     /// What the small model would say after `tokens`: at most `max` tokens, each the likeliest.
