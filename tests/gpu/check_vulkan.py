@@ -25,6 +25,7 @@ from check import FAILED, PASSED, UNTESTED, death, fail, passed, untested  # noq
 
 PROMPTS = ("To be, or not to be", "Now is the winter", "O Romeo", "Friends, Romans")
 TOKENS = 10
+TRIES = 12
 # Logarithms of two tokens' probabilities that are no further apart may change places.
 AS_LIKELY = 0.1
 DEVICE = "Vulkan0"
@@ -57,6 +58,17 @@ def is_as_likely(said, alone):
     chosen = [step["token"] for step in differing]
     likely = [{one["token"]: one["logprob"] for one in step["top_logprobs"]} for step in differing]
     return all(set(chosen) <= set(of) and abs(of[chosen[0]] - of[chosen[1]]) < AS_LIKELY for of in likely)
+
+
+def surviving(attempt):
+    """What the first attempt gives in which the server lives: with several clients on llvmpipe it died with SIGSEGV in 8 of 12 tries by itself."""
+    for number in range(TRIES):
+        try:
+            return attempt(number)
+        except vulkan.Died as died:
+            if number + 1 == TRIES or not death(died.code):
+                raise
+    raise AssertionError("there is a last attempt")
 
 
 def faults_of(args, run, name):
@@ -97,17 +109,19 @@ def check(args, folder, name, scratch):
     model, flags, clients = CASES[name]
     env = vulkan.environment(folder)
     command = [folder / "llama-server", "-m", args.models.resolve() / f"shakespeare-{model}.gguf", "-c", 512 * clients, *flags]
+    runs = [scratch / f"{name.replace(' ', '-')}-{number}" for number in range(TRIES)]
     try:
-        alone, _ = answers(command, env, scratch / "alone", clients)
+        alone = surviving(lambda _: answers(command, env, scratch / "alone", clients))
     except vulkan.Died as died:
         signal = death(died.code)
-        untested(name, f"it died with {signal} by itself") if signal else fail(name, str(died))
+        untested(name, f"it died with {signal} by itself, {TRIES} times") if signal else fail(name, str(died))
         return None
-    run = scratch / name.replace(" ", "-")
     try:
-        said, server = answers([args.tensorscope, "record", "-o", run, "--", *command], env, scratch / "recorded", clients)
+        recorded = surviving(lambda at: (
+            *answers([args.tensorscope, "record", "-o", runs[at], "--", *command], env, scratch / "recorded", clients), runs[at]))
     except vulkan.Died as died:
         return fail(name, str(died))
+    alone, (said, server, run) = alone[0], recorded
     faults, bytes_of_token, evals = faults_of(args, run, name)
     # Which requests share a batch is chance, and with it the last digits.
     if said != alone if clients == 1 else not all(map(is_as_likely, said, alone)):
