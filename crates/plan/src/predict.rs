@@ -112,13 +112,12 @@ impl Walk {
         let slowdown = machine.compute_while_reading.max(1.0) - 1.0;
         let gain = machine.disk_while_waiting.max(1.0) - 1.0;
         if (slowdown > 0.0 || gain > 0.0) && alone > 0.0 && seconds.is_finite() {
-            // Each slows the other down for the part of its time in which the other is busy:
-            // the disk while something computes, and computing while the ring is filled (for
-            // other reads it waits). How long that is follows from how long the token takes.
-            let mut disk = idle_disk;
+            // Each slows the other down for the part of the time in which it is busy: the disk
+            // while something computes, and computing while the ring is filled (for other
+            // reads it waits). How long that is follows from how long the token takes.
             for _ in 0..ROUNDS {
-                let computing = traffic.share_computing(machine, disk, compute, seconds);
-                disk = machine.disk_bytes_per_second * (1.0 + gain * (1.0 - computing));
+                let computing = (compute / seconds).min(1.0);
+                let disk = machine.disk_bytes_per_second * (1.0 + gain * (1.0 - computing));
                 let filling = match traffic.streamed > 0.0 {
                     true => (traffic.streamed / disk / seconds).min(1.0),
                     false => 0.0,
@@ -282,17 +281,6 @@ impl Traffic {
     fn total(&self) -> f64 {
         self.streamed + self.mapped + self.missed
     }
-
-    /// Of the time in which a disk of this speed is read, the share in which something
-    /// computes; experts are read while computing waits for them.
-    fn share_computing(&self, machine: &Machine, disk: f64, compute: f64, seconds: f64) -> f64 {
-        let faults = self.mapped / machine.fault_efficiency;
-        let reading = (self.streamed + self.missed + faults) / disk;
-        match reading > 0.0 {
-            true => ((compute + reading - seconds) / reading).clamp(0.0, 1.0),
-            false => 0.0,
-        }
-    }
 }
 
 /// Expected reads of one layer once its router has chosen.
@@ -380,14 +368,10 @@ fn steps(
     let misses = layer_misses(weights, choice, machine, hit_rate);
     let mut asked = BTreeSet::new();
     for &i in &choice.sliced {
-        let (Some(layer), Use::Experts { used, .. }) =
-            (misses.get(&weights[i].layer), weights[i].usage)
-        else {
+        let Some(layer) = misses.get(&weights[i].layer) else {
             continue;
         };
         needs[i] = Need::Slices {
-            experts: f64::from(used),
-            missing: 1.0 - hit_rate,
             ask: asked.insert(weights[i].layer).then_some(simulate::Ask {
                 latency: layer.latency,
                 first: layer.first,

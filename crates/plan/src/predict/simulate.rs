@@ -32,10 +32,6 @@ pub(super) enum Need {
     Slices {
         ask: Option<Ask>,
         is_last: bool,
-        /// Experts that a token uses; each is computed by itself, once it is there.
-        experts: f64,
-        /// Of these, the share that has to be read.
-        missing: f64,
     },
 }
 
@@ -64,9 +60,8 @@ pub(super) fn seconds_per_token(
     };
     let mut disk = Disk::default();
     let mut ring = Ring::new(ring_bytes as f64);
-    // When the slices of the layer in hand begin to come, and when they are there: of the last
-    // weight, of the others.
-    let (mut asked, mut last_there, mut first_there) = (0.0, 0.0, 0.0);
+    // When the slices of the layer in hand are there: of the last weight, of the others.
+    let (mut last_there, mut first_there) = (0.0, 0.0);
     let mut now = 0.0f64;
     // Of the last weight: its room is free when another step is done.
     let mut used: Option<f64> = None;
@@ -74,7 +69,6 @@ pub(super) fn seconds_per_token(
     for _ in 0..TOKENS {
         before = now;
         for step in steps {
-            let mut done = 0.0f64;
             match step.need {
                 Need::Nothing => {}
                 Need::Ring { bytes } => {
@@ -82,24 +76,16 @@ pub(super) fn seconds_per_token(
                     now = now.max(disk.read_behind(start, seconds(bytes)));
                 }
                 Need::Faults { bytes } => now = disk.read_now(now, seconds(bytes)),
-                Need::Slices {
-                    ask,
-                    is_last,
-                    experts,
-                    missing,
-                } => {
+                Need::Slices { ask, is_last } => {
                     if let Some(ask) = ask {
-                        asked = now + ask.latency;
+                        let asked = now + ask.latency;
                         first_there = disk.read_now(asked, seconds(ask.first));
                         last_there = disk.read_now(first_there, seconds(ask.last));
                     }
-                    let there = if is_last { last_there } else { first_there };
-                    // Those that are read wait for the first read, the last one for the last.
-                    let compute = step.compute_seconds;
-                    done = (asked + compute * missing).max(there + compute / experts.max(1.0));
+                    now = now.max(if is_last { last_there } else { first_there });
                 }
             }
-            now = (now + step.compute_seconds).max(done);
+            now += step.compute_seconds;
             if let Some(bytes) = used.take() {
                 ring.computed(bytes, now);
             }
