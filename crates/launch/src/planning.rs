@@ -158,14 +158,18 @@ pub fn other_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: 
     Other::new(model, kv_type, context, batch).bytes()
 }
 
-/// How much more the KV cache takes where windows have as many cells as the context.
-pub fn whole_windows_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64) -> u64 {
+fn summary_of(model: &gguf::Model, kv_type: GgmlType, context: u64) -> gguf::Summary {
     let question = gguf::Question {
         context_tokens: Some(context),
         kv_type,
         batch: 1,
     };
-    let cache = gguf::Summary::new(model, &question).kv_cache;
+    gguf::Summary::new(model, &question)
+}
+
+/// How much more the KV cache takes where windows have as many cells as the context.
+pub fn whole_windows_bytes(model: &gguf::Model, kv_type: GgmlType, context: u64) -> u64 {
+    let cache = summary_of(model, kv_type, context).kv_cache;
     let narrow = cache.llama_cpp_bytes_at_context;
     cache.whole_windows_bytes_at_context.saturating_sub(narrow)
 }
@@ -187,12 +191,7 @@ pub struct Other {
 impl Other {
     /// With this many tokens of context, and of one graph.
     pub fn new(model: &gguf::Model, kv_type: GgmlType, context: u64, batch: u64) -> Other {
-        let question = gguf::Question {
-            context_tokens: Some(context),
-            kv_type,
-            batch: 1,
-        };
-        let summary = gguf::Summary::new(model, &question);
+        let summary = summary_of(model, kv_type, context);
         let vocabulary = summary.vocabulary.unwrap_or(0);
         Other {
             cache_bytes: summary.kv_cache.llama_cpp_bytes_at_context,
